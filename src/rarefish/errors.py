@@ -1,0 +1,65 @@
+"""The errors a user can cause, as a tree. Each text says what is wrong, with the numbers, and the way out.
+
+    RarefishError                 everything below: catch this one
+    ├── ArgumentError             a setting that cannot work: budget, kernel, labels, exclude …
+    │   └── LayerError            a layer that is not there, or that gives no tensor
+    ├── DataError                 a data set that is empty, or whose items are not (image, label)
+    │   └── LabelError            a label that is missing or out of range
+    ├── ModelError                a model whose output is not (images, classes) logits
+    └── NotFiniteError            NaN or infinity in features, scores or logits; names the images
+
+A warning, not an error:
+    UnstableDataWarning           a data set that gives another image on the second read
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RarefishError(Exception):
+    """Anything the user can mend."""
+
+
+class ArgumentError(RarefishError, ValueError):
+    """A setting that cannot work."""
+
+
+class LayerError(ArgumentError):
+    """A layer that is not there, or that gives no tensor."""
+
+
+class DataError(RarefishError, ValueError):
+    """A data set that is empty, or whose items are not (image, label)."""
+
+
+class LabelError(DataError):
+    """A label that is missing or out of range."""
+
+
+class ModelError(RarefishError, TypeError):
+    """A model whose output is not (images, classes) logits."""
+
+
+class NotFiniteError(RarefishError, ArithmeticError):
+    """NaN or infinity where a number must be."""
+
+
+class UnstableDataWarning(UserWarning):
+    """A data set that gives another image on the second read."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that offers the known names closest to a mistaken one."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(close)}?"
+    shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return f"Known: {shown}."
+
+
+def list_some(values: Iterable[object], limit: int = 8) -> str:
+    """The first few of many values, for an error text."""
+    values = list(values)
+    more = f" and {len(values) - limit} more" if len(values) > limit else ""
+    return ", ".join(str(value) for value in values[:limit]) + more

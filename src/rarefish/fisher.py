@@ -1,0 +1,116 @@
+"""Descriptors of images: one forward pass and the shortest possible way back."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rarefish.checks import check_data, check_finite, check_labels
+from rarefish.descriptors import Descriptors, concatenate
+from rarefish.errors import ArgumentError
+from rarefish.features import View, Watch, spatial_mean, watched
+from rarefish.layers import choose_layers, find_layers
+from rarefish.pseudo_labels import Estimator, MonteCarlo, given, label_rule, predicted
+from rarefish.reading import Batch, Data, Reader, Relabeled
+
+Describe = Callable[..., Iterator[Descriptors]]
+"""(data set, index or None for all, estimator, with_scores=, title=) -> its descriptors, batch by batch."""
+
+
+def describe(
+    model: nn.Module,
+    data: Data,
+    *,
+    layers: Sequence[str] | None = None,
+    labels: "str | MonteCarlo | Int[Tensor, ' N'] | None" = "prediction",
+    batch_size: int = 256,
+    device: torch.device | str | None = None,
+    precision: str = "auto",
+    num_workers: int = 0,
+    collate: Callable[[list[Any]], Any] | None = None,
+    progress: bool = True,
+) -> Descriptors:
+    """Features and Fisher scores of every image of a data set, kept in memory.
+
+    `labels` names the estimator (`true` takes the data set's own), or is one label per image, or None: no scores.
+    """
+    reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
+    check_data(data, "data set")
+    estimate = _estimator_for_one(labels)
+    if isinstance(labels, Tensor):
+        data = Relabeled(data, labels)
+    names = find_layers(model, layers or choose_layers(model, reader.first_images(data)))
+    with describing(model, names, reader, device, precision, with_scores=labels is not None) as run:
+        return concatenate(run(data, None, estimate, title="describing"))
+
+
+@contextmanager
+def describing(
+    model: nn.Module,
+    layers: Iterable[str],
+    reader: Reader,
+    device: torch.device | str | None = None,
+    precision: str = "auto",
+    with_scores: bool = True,
+) -> Iterator[Describe]:
+    """A function that describes data sets, one pass a call, while the model is held in evaluation mode."""
+    layers, scored = tuple(layers), with_scores
+    with watched(model, layers, device, precision) as watch:
+
+        def run(
+            data: Data, index: Sequence[int] | None, estimate: Estimator, *, with_scores: bool = True, title: str = ""
+        ) -> Iterator[Descriptors]:
+            batches = reader.read(data, index, title=title, with_labels=estimate is given)
+            return describe_batches(watch, batches, layers, estimate, with_scores and scored)
+
+        yield run
+
+
+def describe_batches(
+    watch: Watch, batches: Iterable[Batch], layers: tuple[str, ...], estimate: Estimator, with_scores: bool = True
+) -> Iterator[Descriptors]:
+    """Descriptors batch by batch, on the model's device; nothing of an earlier batch is kept."""
+    for batch in batches:
+        with torch.set_grad_enabled(with_scores):
+            view = watch(batch.images)
+            check_labels(batch, view.logits_NC.shape[1])
+            label_N = estimate(view, batch.labels, watch)
+            features_ND = view.features_ND
+            scores_ND = scores(view, label_N) if with_scores else features_ND.new_empty(len(label_N), 0)
+        described = Descriptors(
+            index=batch.index,
+            features=features_ND,
+            scores=scores_ND,
+            prediction=view.logits_NC.argmax(dim=1),
+            margin=view.logits_NC.detach().float().topk(2, dim=1).values.diff(dim=1).neg().squeeze(1),
+            label=label_N,
+            layers=layers,
+            widths=view.widths,
+        )
+        check_finite(described)
+        yield described
+
+
+def scores(view: View, label_N: Tensor) -> Tensor:
+    """Fisher scores: the gradient, at each tapped layer, of each image's own loss.
+
+    The loss is summed, not averaged: then no image's gradient depends on the others of its batch.
+    """
+    loss = functional.cross_entropy(view.logits_NC, label_N, reduction="sum")
+    gradients = torch.autograd.grad(loss, view.maps)
+    return torch.cat([spatial_mean(gradient) for gradient in gradients], dim=1)
+
+
+def _estimator_for_one(labels: "str | MonteCarlo | Tensor | None") -> Estimator:
+    """The estimator for one data set alone."""
+    if labels is None:
+        return predicted
+    if isinstance(labels, Tensor):
+        return given
+    if labels == "density":
+        raise ArgumentError("'density' needs a validation set beside the pool: use select(), or give the labels.")
+    return label_rule(labels).on_validation

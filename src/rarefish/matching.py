@@ -1,0 +1,131 @@
+"""The best pool images of every center, filled batch by batch and merged across machines.
+
+The table is all that is kept of the pool: R candidates for each of K centers. It is the same for any batch size,
+order of images or split into shards, because candidates have a total order: more alike first, then smaller index.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rarefish.descriptors import Descriptors
+from rarefish.kernels import Standardized, similarity, standardize
+
+TABLE_ENTRIES = 4_000_000
+"""Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """For each of K centers its best images, best first; shorter than the depth while fewer images were seen."""
+
+    key: Int[Tensor, "K R"]
+    """Similarity and index in one number (see `pack`)."""
+    label: Int[Tensor, "K R"]
+    """The label the image was described with."""
+
+    @property
+    def index(self) -> Int[Tensor, "K R"]:
+        return unpack_index(self.key)
+
+    @property
+    def similarity(self) -> Float[Tensor, "K R"]:
+        return unpack_similarity(self.key)
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Distinct images in the order they were found, and the center that called for each."""
+
+    index: Int[Tensor, " P"]
+    similarity: Float[Tensor, " P"]
+    center: Int[Tensor, " P"]
+    label: Int[Tensor, " P"]
+
+
+def find_distinct(
+    read_pool: Callable[[], Iterable[Descriptors]], centers: Standardized, kernel: str, budget: int
+) -> Picks:
+    """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, another."""
+    depth = sensible_depth(budget, len(centers))
+    while True:
+        matches = merge((match(batch, centers, kernel, depth) for batch in read_pool()), depth)
+        picks = distinct(matches, budget)
+        if len(picks.index) == budget:
+            return picks
+        depth *= 2
+
+
+def match(batch: Descriptors, centers: Standardized, kernel: str, depth: int) -> Matches:
+    """The table for one batch alone."""
+    similarity_KN = similarity(centers, standardize(batch), kernel)
+    key_KN = pack(similarity_KN, batch.index.to(similarity_KN.device))
+    return _best(Matches(key_KN, batch.label.expand_as(key_KN)), depth)
+
+
+def merge(tables: Iterable[Matches], depth: int) -> Matches:
+    """One table out of many, from batches or from machines."""
+    tables = iter(tables)
+    merged = next(tables)
+    for table in tables:
+        both = Matches(torch.cat([merged.key, table.key], 1), torch.cat([merged.label, table.label], 1))
+        merged = _best(both, depth)
+    return merged
+
+
+def distinct(matches: Matches, budget: int) -> Picks:
+    """Up to `budget` different images: first choices of all centers, then second choices …, the most alike first."""
+    matches = Matches(matches.key.cpu(), matches.label.cpu())
+    # Rank by rank; within a rank the largest key first, which is the most alike. Stable: equal keys by center.
+    key_RK, center_RK = matches.key.T.sort(dim=1, descending=True, stable=True)
+    index = unpack_index(key_RK).flatten()
+    first = first_occurrences(index)[:budget]
+    return Picks(
+        index=index[first],
+        similarity=unpack_similarity(key_RK).flatten()[first],
+        center=center_RK.flatten()[first],
+        label=matches.label.T.gather(1, center_RK).flatten()[first],
+    )
+
+
+def sensible_depth(budget: int, num_centers: int) -> int:
+    """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
+    wanted = 4 * -(-budget // num_centers) + 16
+    return min(budget, max(wanted, TABLE_ENTRIES // num_centers))
+
+
+def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:
+    """Rows where a value stands for the first time, in order."""
+    ordered, rows = values.sort(stable=True)
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return rows[is_first].sort().values
+
+
+def pack(similarity: Float[Tensor, "K N"], index: Int[Tensor, " N"]) -> Int[Tensor, "K N"]:
+    """One 64-bit number that sorts as (similarity, then smaller index): ties cannot depend on the batch.
+
+    The upper half is the float32 similarity, its bits turned so that they sort as integers; the lower half counts
+    down from the largest index.
+    """
+    bits = similarity.float().view(torch.int32).long()
+    ordered = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    return ordered * 2**32 + (2**32 - 1 - index)
+
+
+def unpack_index(key: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    return 2**32 - 1 - (key & 0xFFFFFFFF)
+
+
+def unpack_similarity(key: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    ordered = key >> 32
+    bits = torch.where(ordered < 0, -ordered - 2**31, ordered)
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def _best(table: Matches, depth: int) -> Matches:
+    key, column = table.key.topk(min(depth, table.key.shape[1]), dim=1)
+    return Matches(key, table.label.gather(1, column))

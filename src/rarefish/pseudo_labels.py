@@ -1,0 +1,186 @@
+"""The label an image is described with when nobody has labeled it: five estimators and the rule that pairs them.
+
+An estimator looks at one batch and gives a label per image. One label rule owns both sides: were the validation side
+described by true labels and the pool side by predictions, the scores of a failure and of its like would point in
+opposite directions and the product kernel would choose the wrong images.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rarefish.descriptors import Descriptors
+from rarefish.errors import ArgumentError, nearest
+from rarefish.features import View, Watch, spatial_mean
+from rarefish.kernels import Standardized, similarity, standardize, standardize_layers
+
+Estimator = Callable[[View, Tensor | None, Watch], Tensor]
+"""(what a pass over a batch showed, the labels its data set gives, a way to look again) -> a label per image."""
+
+RIDGE = 1e-6
+"""Added to each channel's unit variance: K samples of more than K channels have a singular covariance."""
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """Which label each side is described with; `on_pool` may learn from all of the validation set, once described."""
+
+    on_validation: Estimator
+    on_pool: Callable[[Descriptors], Estimator]
+    needs_validation_labels: bool = False
+    needs_pool_labels: bool = False
+
+
+def label_rule(labels: "str | MonteCarlo", seed: int = 0) -> LabelRule:
+    """The rule of that name; a `MonteCarlo` is taken with its own settings."""
+    if isinstance(labels, MonteCarlo):
+        return LabelRule(labels, lambda _: labels)
+    if labels not in RULES:
+        raise ArgumentError(f"There is no label estimator {labels!r}. {nearest(str(labels), RULES)}")
+    return RULES[labels](seed)
+
+
+def given(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
+    """The data set's own label (paper: S = y)."""
+    assert labels is not None, "the reader was asked for labels"
+    return labels.to(view.logits_NC.device)
+
+
+def predicted(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
+    """The model's own answer (paper: S = ŷ)."""
+    return view.logits_NC.argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class NearestTrusted:
+    """The label of the validation image with the most alike features (paper: S = p̂(y, z))."""
+
+    trusted: Standardized
+    labels_M: Tensor
+
+    def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
+        seen = Standardized(standardize_layers(view.features_ND, view.widths), ())
+        return self.labels_M[similarity(seen, self.trusted, "features").argmax(dim=1)]
+
+
+def nearest_trusted(seen: Descriptors) -> NearestTrusted:
+    return NearestTrusted(standardize(seen), seen.label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarlo:
+    """The class whose Fisher score depends most on the features, over small distortions of the image.
+
+    All images meet the same distortions, drawn from the seed: the answer for an image does not depend on its batch.
+    """
+
+    statistic: str = "trace"
+    """`trace`: tr C_{z,g(d)}; `mutual_information`: I(z; g(d)) of Gaussians with the sampled covariances."""
+    samples: int = 128
+    """Distorted copies of each image (the paper's K)."""
+    degrees: float | int = 5
+    """Rotations are uniform between minus and plus this angle."""
+    noise: float | int = 0.01
+    """Standard deviation of the Gaussian noise added to each pixel."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.statistic not in STATISTICS:
+            raise ArgumentError(f"There is no statistic {self.statistic!r}. {nearest(self.statistic, STATISTICS)}")
+        if self.samples < 2 or self.degrees < 0 or self.noise < 0:
+            raise ArgumentError(
+                f"MonteCarlo needs at least 2 samples and degrees and noise of 0 or more, not samples={self.samples}, "
+                f"degrees={self.degrees}, noise={self.noise}."
+            )
+
+    def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
+        """The best class of each image; a few images at a time, so that a pass holds about one batch."""
+        at_once = max(1, len(view.images) // self.samples)
+        return torch.cat([self._choose(images, watch) for images in view.images.split(at_once)])
+
+    def _choose(self, images: Tensor, watch: Watch) -> Tensor:
+        seen = watch(self.distort(images))
+        shape = (len(images), self.samples)
+        features_NSD = seen.features_ND.unflatten(0, shape)
+        statistic = STATISTICS[self.statistic]
+        scores_CNSD = torch.cat([scores.unflatten(1, shape) for scores in scores_of_all_classes(seen)])
+        return torch.stack([statistic(features_NSD, scores_NSD) for scores_NSD in scores_CNSD]).argmax(dim=0)
+
+    def distort(self, images: Tensor) -> Tensor:
+        """All samples of the first image, then all of the second …"""
+        generator = torch.Generator().manual_seed(self.seed)
+        angles_S = (2 * torch.rand(self.samples, generator=generator) - 1) * math.radians(self.degrees)
+        noise_S = self.noise * torch.randn(self.samples, *images.shape[1:], generator=generator)
+        rotated = rotate(images.repeat_interleave(self.samples, dim=0), angles_S.repeat(len(images)).to(images))
+        return rotated + noise_S.to(images).repeat(len(images), *[1] * (images.ndim - 1))
+
+
+def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
+    """Each image turned about its middle by its angle in radians; bilinear, zeros from outside."""
+    height, width = images.shape[-2:]
+    cos, sin, zero = angles_N.cos(), angles_N.sin(), torch.zeros_like(angles_N)
+    # affine_grid's coordinates run from -1 to 1 on both axes, so a turn of an oblong image needs its aspect ratio.
+    rows = [[cos, -sin * height / width, zero], [sin * width / height, cos, zero]]
+    theta_N23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
+    grid = functional.affine_grid(theta_N23, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, align_corners=False)
+
+
+def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
+    """∂L(d)/∂z of every image for every class d, as (classes, N, D): one batched backward for all classes.
+
+    Comes in several parts only where all classes of all maps at once would not fit in memory.
+    """
+    num_classes = seen.logits_NC.shape[1]
+    # The cross-entropy of label d has the gradient softmax - 1_d at the logits; the rest of the way back is linear.
+    pull_CNC = seen.logits_NC.softmax(dim=1).detach() - torch.eye(num_classes, device=seen.logits_NC.device)[:, None]
+    at_once = max(1, 2**28 // sum(m.numel() for m in seen.maps))
+    for pull in pull_CNC.to(seen.logits_NC.dtype).split(at_once):
+        pulled = torch.autograd.grad(seen.logits_NC, seen.maps, pull, retain_graph=True, is_grads_batched=True)
+        pooled = [spatial_mean(map_.flatten(0, 1)).unflatten(0, map_.shape[:2]) for map_ in pulled]
+        yield torch.cat(pooled, dim=2)
+
+
+def cross_trace(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
+    """Trace of the cross-covariance of features and scores over each image's samples."""
+    z, g = (x - x.mean(dim=1, keepdim=True) for x in (features_NSD.double(), scores_NSD.double()))
+    return (z * g).sum(dim=2).mean(dim=1)
+
+
+def mutual_information(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
+    """½ log(|C_zz| |C_gg| / |C_zg,zg|) of each image's samples, in nats.
+
+    Every channel is brought to unit variance first, which does not change the information; then the same ridge is
+    small for all. A channel that never moves adds log(ridge) above and below the line, so nothing.
+    """
+    joint = torch.cat([unit_variance(features_NSD.double()), unit_variance(scores_NSD.double())], dim=2)
+    covariance = joint.mT @ joint / joint.shape[1]
+    covariance.diagonal(dim1=1, dim2=2).add_(RIDGE)
+    D = features_NSD.shape[2]
+    parts = covariance[:, :D, :D], covariance[:, D:, D:], covariance
+    z, g, both = (torch.linalg.cholesky(part).diagonal(dim1=1, dim2=2).log().sum(dim=1) for part in parts)
+    return z + g - both
+
+
+def unit_variance(samples_NSD: Tensor) -> Tensor:
+    """Channels with mean 0 and variance 1 over the samples; a channel that does not move is 0."""
+    scale = samples_NSD.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(samples_NSD.dtype).tiny)
+    centered = samples_NSD / scale - (samples_NSD / scale).mean(dim=1, keepdim=True)
+    deviation = centered.square().mean(dim=1, keepdim=True).sqrt()
+    # Features arrive in float32: what moves less than its rounding does not move.
+    return torch.where(deviation <= 1e-7, 0.0, centered / deviation.clamp_min(1e-30))
+
+
+STATISTICS = {"trace": cross_trace, "mutual_information": mutual_information}
+
+RULES: dict[str, Callable[[int], LabelRule]] = {
+    "true": lambda seed: LabelRule(given, lambda _: given, needs_validation_labels=True, needs_pool_labels=True),
+    "prediction": lambda seed: LabelRule(predicted, lambda _: predicted),
+    "trace": lambda seed: label_rule(MonteCarlo(statistic="trace", seed=seed)),
+    "mutual_information": lambda seed: label_rule(MonteCarlo(statistic="mutual_information", seed=seed)),
+    "density": lambda seed: LabelRule(given, nearest_trusted, needs_validation_labels=True),
+}

@@ -1,0 +1,95 @@
+"""Charts as matplotlib figures, in colours that a colour-blind reader can tell apart (Okabe and Ito)."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from rarefish.records import Record
+from rarefish.report.curves import curve, methods_of
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+OWN_COLORS = {"random": "#777777"}
+MARKERS = "osD^vP*X"
+STYLE: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E4E4E4",
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "rarefish",
+}
+
+
+def draw_curves(records: Sequence[Record]) -> Figure:
+    """Rare-class recall and accuracy against labels bought: the mean over seeds, with one standard deviation around."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 3.9), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        _draw_one(left, records, "rare_recall", "Recall on the rare classes")
+        _draw_one(right, records, "accuracy", "Accuracy on all classes")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
+        return figure
+
+
+def draw_recall(records: Sequence[Record], rare: Sequence[int], class_names: Sequence[str]) -> Figure:
+    """Recall of each class after the last round, one bar a method, the range over seeds as a line."""
+    methods, last = methods_of(records), max(record.round for record in records)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 3.4), layout="constrained")
+        axes = figure.subplots()
+        width = 0.8 / len(methods)
+        for number, method in enumerate(methods):
+            values = np.array([r.recall for r in records if r.method == method and r.round == last])
+            mean, places = values.mean(axis=0), np.arange(len(class_names)) + (number - (len(methods) - 1) / 2) * width
+            axes.bar(places, mean, width * 0.92, label=method, color=color_of(method, methods))
+            axes.vlines(places, values.min(axis=0), values.max(axis=0), color="#222222", linewidth=1)
+        for c in rare:
+            axes.axvspan(c - 0.5, c + 0.5, color="#FFF3D6", zorder=0)
+        axes.set_xticks(range(len(class_names)), class_names)
+        axes.set_xlim(-0.5, len(class_names) - 0.5)
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.grid(axis="x", visible=False)
+        axes.set_xlabel("class (shaded: rare in the pool)")
+        axes.set_ylabel("recall")
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside upper right", ncols=8, frameon=False)
+        return figure
+
+
+def color_of(method: str, methods: Sequence[str]) -> str:
+    """The same colour for a method on every chart of a report."""
+    others = [m for m in methods if m not in OWN_COLORS]
+    return OWN_COLORS[method] if method in OWN_COLORS else PALETTE[others.index(method) % len(PALETTE)]
+
+
+def to_svg(figure: Figure) -> str:
+    """The chart as text that can stand inside a page."""
+    buffer = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _draw_one(axes: Axes, records: Sequence[Record], figure: str, title: str) -> None:
+    methods = methods_of(records)
+    for number, method in enumerate(methods):
+        drawn, color = curve(records, method, figure), color_of(method, methods)
+        low, high = drawn.mean - drawn.std, drawn.mean + drawn.std
+        axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.18, linewidth=0)
+        marker = MARKERS[number % len(MARKERS)]
+        axes.plot(drawn.labels_spent, drawn.mean, color=color, marker=marker, markersize=5, linewidth=2, label=method)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.set_xlabel("labels bought")
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.set_xticks(sorted({record.labels_spent for record in records}) if len(records) < 200 else axes.get_xticks())
+    axes.set_ylim(0, 1)

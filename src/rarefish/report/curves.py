@@ -1,0 +1,60 @@
+"""Numbers behind the charts: mean and spread over seeds, labels needed, labels saved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rarefish.records import Record
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure of one method after each round, over seeds."""
+
+    method: str
+    labels_spent: np.ndarray
+    values: np.ndarray
+    """One row a seed, one column a round."""
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.values.mean(axis=0)
+
+    @property
+    def std(self) -> np.ndarray:
+        return self.values.std(axis=0)
+
+
+def curve(records: Sequence[Record], method: str, figure: str) -> Curve:
+    """The figure (`accuracy`, `rare_recall` …) of a method, seeds in order."""
+    own = sorted((r for r in records if r.method == method), key=lambda r: (r.seed, r.round))
+    seeds = sorted({r.seed for r in own})
+    values = np.array([[getattr(r, figure) for r in own if r.seed == seed] for seed in seeds])
+    return Curve(method, np.array([r.labels_spent for r in own if r.seed == seeds[0]]), values)
+
+
+def methods_of(records: Sequence[Record]) -> list[str]:
+    """Every method, in the order of first appearance."""
+    return list(dict.fromkeys(record.method for record in records))
+
+
+def labels_to_reach(level: float, reached: Curve) -> float:
+    """How many labels the mean curve takes to get to a level, between rounds along a straight line; inf if never.
+
+    Before the first round nothing is known: a level passed there counts as all of the first round's labels.
+    """
+    best = np.maximum.accumulate(reached.mean)
+    if best[-1] < level:
+        return float("inf")
+    if best[0] >= level:
+        return float(reached.labels_spent[0])
+    after = int(np.argmax(best >= level))
+    share = (level - best[after - 1]) / (best[after] - best[after - 1])
+    low, high = reached.labels_spent[after - 1 : after + 1]
+    return float(low + share * (high - low))
+
+
+def labels_saved(ours: Curve, rival: Curve) -> float:
+    """Share of the rival's labels that we do without to end where it ends; minus infinity if we never get there."""
+    return 1 - labels_to_reach(float(rival.mean[-1]), ours) / float(rival.labels_spent[-1])

@@ -1,0 +1,161 @@
+"""Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from rarefish.centers import k_center
+from rarefish.checks import check_pool, check_rule, warn_if_unstable
+from rarefish.descriptors import Descriptors, concatenate
+from rarefish.errors import ArgumentError
+from rarefish.fisher import describing
+from rarefish.kernels import needs_scores, standardize
+from rarefish.layers import choose_layers, find_layers
+from rarefish.matching import find_distinct
+from rarefish.pictures import draw_pairs
+from rarefish.pseudo_labels import MonteCarlo, given, predicted
+from rarefish.reading import Data, Reader, image_of
+
+COLUMNS = ("index", "similarity", "center", "pseudo_label")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen images, best first, and for each the validation failure that called for it."""
+
+    indices: Int[Tensor, " P"]
+    """Pool indices, distinct, none excluded."""
+    similarities: Float[Tensor, " P"]
+    """The kernel between each image and its center."""
+    centers: Int[Tensor, " P"]
+    """Validation index of the failure that called for each image."""
+    pseudo_labels: Int[Tensor, " P"]
+    """The label each image was described with."""
+    layers: tuple[str, ...]
+    num_failures: int
+    """Validation images the model gets wrong."""
+    notes: tuple[str, ...] = ()
+    """What was decided on the way, in words."""
+    pool: Data | None = field(default=None, repr=False, compare=False)
+    validation: Data | None = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def rows(self) -> list[tuple[int, float, int, int]]:
+        """(index, similarity, center, pseudo_label) of each image."""
+        columns = (self.indices, self.similarities, self.centers, self.pseudo_labels)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def to_frame(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ArgumentError("to_frame() needs pandas: pip install pandas. save() and rows() do not.") from error
+        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the rows as CSV, whole or not at all."""
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".part")
+        with unfinished.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            writer.writerows(self.rows())
+        unfinished.replace(path)
+
+    def contact_sheet(self, path: str | Path, limit: int = 100) -> None:
+        """Writes a picture: each chosen image with the failure that called for it at its left."""
+        assert self.pool is not None and self.validation is not None
+        rows = self.rows()[:limit]
+        pairs = [(image_of(self.validation[center]), image_of(self.pool[i])) for i, _, center, _ in rows]
+        draw_pairs(pairs, [f"{i} as {label}" for i, _, _, label in rows]).save(path)
+
+
+def select(
+    model: nn.Module,
+    pool: Data,
+    validation: Data,
+    *,
+    budget: int,
+    layers: Sequence[str] | None = None,
+    kernel: str = "fisher",
+    labels: str | MonteCarlo = "density",
+    exclude: Iterable[int] | Tensor = (),
+    failures: Bool[Tensor, " M"] | Sequence[bool] | None = None,
+    batch_size: int = 256,
+    device: torch.device | str | None = None,
+    precision: str = "auto",
+    num_workers: int = 0,
+    collate: Callable[[list[Any]], Any] | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool = True,
+) -> Selection:
+    """The `budget` pool images that match best what the model gets wrong on the validation set.
+
+    `failures` (True: the model is wrong here) stands in for validation labels where only right or wrong is known;
+    `labels` must then be `prediction`, `trace` or `mutual_information`. Without a generator the seed is 0.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
+    left = check_pool(pool, validation, budget, exclude)
+    rule = check_rule(labels, kernel, failures, pool, validation, generator)
+    warn_if_unstable(pool, left, "pool")
+    names = tuple(find_layers(model, layers or choose_layers(model, reader.first_images(validation))))
+
+    with describing(model, names, reader, device, precision, needs_scores(kernel)) as describe:
+        known = predicted if failures is not None and not rule.needs_validation_labels else given
+        seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
+        failed = find_failures(seen, failures, budget)
+
+        described = concatenate(describe(validation, failed.index, rule.on_validation, title="describing failures"))
+        points = standardize(described)
+        rows = k_center(points, budget, kernel, generator)
+
+        estimate = rule.on_pool(seen)
+        read_pool = partial(describe, pool, left, estimate, title="describing the pool")
+        picks = find_distinct(read_pool, points[rows], kernel, budget)
+
+    return Selection(
+        indices=picks.index,
+        similarities=picks.similarity,
+        centers=described.index[rows.cpu()][picks.center],
+        pseudo_labels=picks.label,
+        layers=names,
+        num_failures=failed.count,
+        notes=failed.notes,
+        pool=pool,
+        validation=validation,
+    )
+
+
+@dataclass(frozen=True)
+class Failures:
+    """Validation indices whose like the pool is searched for."""
+
+    index: list[int]
+    count: int
+    """How many the model really gets wrong; 0 when others had to stand in."""
+    notes: tuple[str, ...] = ()
+
+
+def find_failures(seen: Descriptors, flags: Tensor | Sequence[bool] | None, budget: int) -> Failures:
+    """What the model gets wrong; where that is nothing, the validation images it is least sure of."""
+    wrong_M = torch.as_tensor(flags).bool() if flags is not None else (seen.prediction != seen.label).cpu()
+    index = seen.index[wrong_M].tolist()
+    if index:
+        return Failures(index, len(index))
+    unsure = seen.margin.cpu().argsort(stable=True)[:budget]
+    note = (
+        f"The model gets all {len(seen)} validation images right: the {len(unsure)} it is least sure of (smallest "
+        "margin between its two best classes) stand in for failures."
+    )
+    return Failures(seen.index[unsure].tolist(), 0, (note,))

@@ -1,0 +1,36 @@
+"""Labels needed and saved, against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+
+from rarefish.report.curves import Curve, curve, labels_saved, labels_to_reach, methods_of
+from tests.test_records import record
+
+
+def made(*values: float, method: str = "ours") -> Curve:
+    return Curve(method, np.arange(1, len(values) + 1) * 100, np.array([values]))
+
+
+@pytest.mark.parametrize(
+    ("level", "labels"),
+    [(0.2, 100), (0.1, 100), (0.3, 150), (0.4, 200), (0.8, 300), (0.81, float("inf"))],
+)
+def test_labels_to_reach(level: float, labels: float) -> None:
+    assert labels_to_reach(level, made(0.2, 0.4, 0.8)) == pytest.approx(labels)
+
+
+def test_a_dip_does_not_undo_what_was_reached() -> None:
+    assert labels_to_reach(0.5, made(0.2, 0.6, 0.3)) == pytest.approx(175)
+
+
+def test_labels_saved() -> None:
+    assert labels_saved(made(0.2, 0.4, 0.8), made(0.1, 0.2, 0.4)) == pytest.approx(1 / 3)
+    assert labels_saved(made(0.1, 0.1), made(0.1, 0.2)) == -np.inf
+
+
+def test_mean_and_spread_are_over_seeds() -> None:
+    records = [record("a", s, n, v) for s, row in enumerate([(0.1, 0.3), (0.3, 0.7)]) for n, v in enumerate(row, 1)]
+    drawn = curve([*records[::-1], record("b")], "a", "accuracy")
+    assert drawn.mean.tolist() == pytest.approx([0.2, 0.5]) and drawn.std.tolist() == pytest.approx([0.1, 0.2])
+    assert drawn.labels_spent.tolist() == [40, 80]
+    assert methods_of([*records, record("b")]) == ["a", "b"]

@@ -1,0 +1,32 @@
+"""Data sets that cannot work; the checks of select() as a whole are in test_selection.py."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from rarefish.checks import check_data, warn_if_unstable
+from rarefish.errors import DataError, UnstableDataWarning
+from tests.cases import images, labeled
+
+
+def test_data_sets_that_cannot_be_read_by_position() -> None:
+    class Stream(IterableDataset):
+        def __iter__(self):
+            yield images(1)[0]
+
+    with pytest.raises(DataError, match="is a Stream without a length or positions"):
+        check_data(Stream(), "pool")
+    with pytest.raises(DataError, match="The pool is empty"):
+        check_data([], "pool")
+
+
+def test_random_augmentation_is_noticed() -> None:
+    class Augmented(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return torch.rand(1, 2, 2)
+
+    with pytest.warns(UnstableDataWarning, match="Image 7 of the pool was not the same on a second read"):
+        warn_if_unstable(Augmented([0] * 9), [7, 8], "pool")
+    warn_if_unstable(labeled(3), [0, 1], "pool")

@@ -1,0 +1,112 @@
+"""The table of matches against a full sort, and its independence of batches, order, shards and depth."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rarefish.descriptors import Descriptors
+from rarefish.kernels import similarity, standardize
+from rarefish.matching import (
+    Picks,
+    distinct,
+    find_distinct,
+    first_occurrences,
+    match,
+    merge,
+    pack,
+    sensible_depth,
+    unpack_index,
+    unpack_similarity,
+)
+from tests.reference import distinct_loop
+from tests.test_kernels import random_descriptors
+
+
+def pool_with_copies(num: int, copies: int, seed: int) -> Descriptors:
+    """Random descriptors of which some rows are exact copies, at shuffled and gappy indices."""
+    base = random_descriptors(num, seed=seed)
+    rows = torch.arange(num + copies) % num
+    index = torch.randperm(3 * len(rows), generator=torch.Generator().manual_seed(seed))[: len(rows)]
+    return replace(base[rows], index=index, label=index % 7)
+
+
+@given(
+    num=st.integers(3, 30),
+    copies=st.integers(0, 3),
+    num_centers=st.integers(1, 6),
+    batch=st.integers(1, 33),
+    shards=st.integers(1, 4),
+    extra_depth=st.integers(0, 5),
+    seed=st.integers(0, 10_000),
+    data=st.data(),
+)
+@settings(max_examples=120, deadline=None)
+def test_any_batching_order_sharding_and_depth_give_algorithm_1(
+    num: int, copies: int, num_centers: int, batch: int, shards: int, extra_depth: int, seed: int, data: st.DataObject
+) -> None:
+    pool = pool_with_copies(num, copies, seed)
+    budget = data.draw(st.integers(1, len(pool)))
+    centers = standardize(random_descriptors(num_centers, seed=seed + 1))
+    depth = min(budget + extra_depth, len(pool))
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed + 2))
+    parts = [
+        merge((match(pool[rows], centers, "fisher", depth) for rows in shard.split(batch)), depth)
+        for shard in order.chunk(shards)
+    ]
+    picks = distinct(merge(parts, depth), budget)
+    full = similarity(centers, standardize(pool), "fisher")
+    expected = distinct_loop(full, pool.index.tolist(), budget)
+    assert list(zip(picks.index.tolist(), picks.center.tolist(), strict=True)) == expected
+    row_of = {int(i): row for row, i in enumerate(pool.index)}
+    rows = [row_of[i] for i in picks.index.tolist()]
+    torch.testing.assert_close(picks.similarity, full[picks.center, rows].float())
+    assert torch.equal(picks.label, pool.label[rows])
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20), st.integers(0, 2**32 - 1))
+def test_keys_hold_similarity_and_index(values: list[float], index: int) -> None:
+    similarity_1N = torch.tensor([values])
+    key = pack(similarity_1N, torch.full((len(values),), index))
+    assert torch.equal(unpack_similarity(key), similarity_1N)
+    assert (unpack_index(key) == index).all()
+    assert key[0].argsort(stable=True).tolist() == similarity_1N[0].double().argsort(stable=True).tolist()
+
+
+def test_equal_similarities_go_by_index() -> None:
+    key = pack(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([5, 2, 9]))
+    assert key[0].argsort(descending=True).tolist() == [1, 0, 2]
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_first_occurrences(values: list[int]) -> None:
+    rows = first_occurrences(torch.tensor(values, dtype=torch.long)).tolist()
+    assert [values[row] for row in rows] == list(dict.fromkeys(values))
+    assert rows == sorted(rows)
+
+
+@pytest.mark.parametrize(("budget", "num_centers"), [(100, 1), (125, 125), (64_000, 64_000), (64_000, 10)])
+def test_depth_suffices_or_the_table_stays_small(budget: int, num_centers: int) -> None:
+    depth = sensible_depth(budget, num_centers)
+    assert depth <= budget
+    assert depth * num_centers >= min(budget, 4 * budget)
+    assert depth == budget or depth * num_centers <= 10_000_000
+
+
+def test_a_table_too_shallow_is_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All centers alike ask for the same images: with depth 1 a second and third pass find the rest."""
+    pool = random_descriptors(20)
+    centers = standardize(pool[torch.zeros(5, dtype=torch.long)])
+    monkeypatch.setattr("rarefish.matching.sensible_depth", lambda *_: 1)
+    passes = []
+
+    def read_pool():
+        passes.append(1)
+        return iter([pool[:7], pool[7:]])
+
+    picks = find_distinct(read_pool, centers, "fisher", budget=4)
+    assert isinstance(picks, Picks) and len(passes) == 3
+    best = similarity(centers[:1], standardize(pool), "fisher")[0].topk(4).indices
+    assert picks.index.tolist() == best.tolist()

@@ -1,0 +1,116 @@
+"""What can drift: exports, imports, sizes, style, types, generated pages, words a page must not have."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import rarefish
+from rarefish import errors
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "rarefish"
+sys.path.insert(0, str(ROOT / "tools"))
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    tool = Path(sys.executable).parent / command[0]
+    return subprocess.run([str(tool), *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_public_names() -> None:
+    assert sorted(rarefish.__all__) == ["Descriptors", "MonteCarlo", "RarefishError", "Selection", "describe", "select"]
+    assert all(getattr(rarefish, name).__name__ == name for name in rarefish.__all__)
+    assert set(rarefish.__all__) <= set(dir(rarefish))
+    with pytest.raises(AttributeError, match="no attribute 'selct'"):
+        _ = rarefish.selct  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_version_is_said_once() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == rarefish.__version__
+
+
+def test_every_error_is_in_the_picture() -> None:
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and kind.__module__ == errors.__name__]
+    assert errors.__doc__ is not None and all(kind.__name__ in errors.__doc__ for kind in kinds)
+    assert all(issubclass(kind, (errors.RarefishError, Warning)) for kind in kinds)
+
+
+def test_ruff() -> None:
+    for command in (["check"], ["format", "--check"]):
+        done = run("ruff", *command)
+        assert done.returncode == 0, done.stdout
+
+
+def test_pyright() -> None:
+    done = run("pyright", "--pythonpath", sys.executable)
+    if "npm" in done.stderr or "nodeenv" in done.stderr:
+        pytest.skip("pyright could not be fetched: no network")
+    assert done.returncode == 0, done.stdout
+
+
+def test_imports_point_down_only() -> None:
+    done = run("lint-imports")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_method_is_read_in_one_sitting() -> None:
+    from make_pages import METHOD
+
+    sizes = {name: len((SOURCE / f"{name}.py").read_text().splitlines()) for name in METHOD}
+    assert sum(sizes.values()) < 900, sizes
+
+
+def test_no_module_is_too_long() -> None:
+    sizes = {str(path): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {path: size for path, size in sizes.items() if size > 250} == {}
+
+
+def test_generated_pages_are_fresh() -> None:
+    import make_pages
+
+    hint = "run `make docs`"
+    assert (ROOT / "docs/reference/cli.md").read_text() == make_pages.cli_page(), hint
+    assert (ROOT / "README.md").read_text() == make_pages.readme(), hint
+
+
+def test_tests_mirror_the_source() -> None:
+    """Every module with something to test has its test file."""
+    elsewhere = {"oracles": "rounds", "bundled": "demo"}
+    for path in SOURCE.rglob("[a-z]*.py"):
+        relative = path.relative_to(SOURCE)
+        own = ROOT / "tests" / relative.parent / f"test_{elsewhere.get(path.stem, path.stem)}.py"
+        of_package = ROOT / "tests" / f"test_{elsewhere.get(path.stem, relative.parts[0])}.py"
+        assert own.exists() or of_package.exists(), path
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} -> {target}"
+
+
+def test_the_bundled_data_is_small_and_has_its_licence() -> None:
+    assert (SOURCE / "datasets/digits.npz").stat().st_size < 4_000_000
+    assert "CC BY-SA" in (SOURCE / "datasets/digits.LICENSE.md").read_text()
+
+
+def test_a_wheel_holds_data_and_pages(tmp_path: Path) -> None:
+    """What is installed from a wheel, not from this checkout, must have the digits and the templates."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "*.egg-info", "build", ".*_cache"))
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "setuptools" in done.stderr:
+        pytest.skip("setuptools could not be fetched: no network")
+    assert done.returncode == 0, done.stderr
+    import zipfile
+
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    for wanted in ("datasets/digits.npz", "datasets/digits.LICENSE.md", "report/demo.html", "py.typed"):
+        assert f"rarefish/{wanted}" in names

@@ -1,0 +1,235 @@
+"""select() as a whole: against Algorithm 1 written out, its invariances, its bad inputs."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from rarefish import MonteCarlo, describe, select
+from rarefish.errors import ArgumentError, DataError, LabelError, LayerError, ModelError, UnstableDataWarning
+from rarefish.kernels import KERNELS, similarity, standardize
+from rarefish.pseudo_labels import RULES
+from rarefish.selection import Selection
+from tests.cases import NUM_CLASSES, Plain, images, labeled
+from tests.reference import distinct_loop, k_center_loop
+
+LAYERS = ("conv1", "conv2")
+FEW = MonteCarlo(samples=6, noise=0.2, degrees=20)
+
+
+def net(seed: int = 0) -> Plain:
+    torch.manual_seed(seed)
+    return Plain().double()
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("labels", ["true", "prediction", "density", FEW])
+@pytest.mark.parametrize("budget", [3, 40])
+def test_equals_algorithm_1_written_out(kernel: str, labels: Any, budget: int) -> None:
+    model, pool, validation = net(), labeled(60, seed=1), labeled(20, seed=2)
+    chosen = select(model, pool, validation, budget=budget, layers=LAYERS, kernel=kernel, labels=labels, batch_size=16)
+
+    truth = validation.tensors[1]
+    wrong = (model(validation.tensors[0].double()).argmax(dim=1) != truth).nonzero().flatten()
+    assert chosen.num_failures == len(wrong) > 3
+    side = labels if not isinstance(labels, str) or labels != "density" else "true"
+    failures = standardize(describe(model, validation, layers=LAYERS, labels=side)[wrong])
+    if labels == "density":
+        features = [standardize(describe(model, data, layers=LAYERS)) for data in (pool, validation)]
+        side = truth[similarity(features[0], features[1], "features").argmax(dim=1)]
+    described = describe(model, pool, layers=LAYERS, labels=side)
+    generator = seeded()
+    torch.randint(2**62, (), generator=generator)  # the seed of Monte Carlo labels is drawn first
+    first = int(torch.randint(len(wrong), (1,), generator=generator))
+    rows = (
+        k_center_loop(similarity(failures, failures, kernel), first, budget)
+        if budget < len(wrong)
+        else list(range(len(wrong)))
+    )
+    expected = distinct_loop(
+        similarity(failures[torch.tensor(rows)], standardize(described), kernel), list(range(60)), budget
+    )
+    assert chosen.indices.tolist() == [index for index, _ in expected]
+    assert chosen.centers.tolist() == [int(wrong[rows[k]]) for _, k in expected]
+    shown = describe(model, pool, layers=LAYERS) if kernel == "features" else described
+    assert torch.equal(chosen.pseudo_labels, shown.label[chosen.indices])
+
+
+@pytest.mark.parametrize("labels", [*RULES, FEW], ids=str)
+def test_batch_size_and_seed(labels: Any) -> None:
+    labels = FEW if labels in ("trace", "mutual_information") else labels
+    runs = [
+        select(net(), labeled(30, 1), labeled(12, 2), budget=6, layers=LAYERS, labels=labels, batch_size=b).indices
+        for b in (1, 7, 30)
+    ]
+    assert torch.equal(runs[0], runs[1]) and torch.equal(runs[0], runs[2])
+
+
+def test_another_order_of_the_pool_gives_the_same_images() -> None:
+    pool, order = labeled(40, 1), torch.randperm(40, generator=seeded(5))
+    shuffled = TensorDataset(*(tensor[order] for tensor in pool.tensors))
+    straight, other = (select(net(), p, labeled(12, 2), budget=9, layers=LAYERS) for p in (pool, shuffled))
+    assert order[other.indices].tolist() == straight.indices.tolist()
+
+
+def test_the_seed_decides_which_failures_stand_for_all() -> None:
+    runs = {
+        tuple(
+            select(net(), labeled(60, 1), labeled(40, 2), budget=3, layers=LAYERS, generator=seeded(s)).centers.tolist()
+        )
+        for s in range(8)
+    }
+    again = [select(net(), labeled(60, 1), labeled(40, 2), budget=3, layers=LAYERS, generator=seeded(4)) for _ in "ab"]
+    assert len(runs) > 1 and torch.equal(again[0].indices, again[1].indices)
+
+
+def test_images_are_distinct_and_none_excluded() -> None:
+    excluded = [0, 5, 7, 7, 29]
+    chosen = select(net(), labeled(30, 1), labeled(12, 2), budget=26, layers=LAYERS, exclude=excluded)
+    assert sorted(chosen.indices.tolist()) == [i for i in range(30) if i not in excluded]
+    tensor = select(net(), labeled(30, 1), labeled(12, 2), budget=26, layers=LAYERS, exclude=torch.tensor(excluded))
+    assert torch.equal(tensor.indices, chosen.indices)
+
+
+def test_layers_are_chosen_when_none_are_named() -> None:
+    assert select(net(), labeled(9, 1), labeled(5, 2), budget=2).layers == ("conv1", "conv2")
+
+
+@pytest.mark.parametrize("labels", ["prediction", FEW, MonteCarlo(statistic="mutual_information", samples=6)], ids=str)
+def test_right_or_wrong_is_enough(labels: Any) -> None:
+    """Weak supervision: flags in place of validation labels choose as the labels would."""
+    model, pool, validation = net(), labeled(30, 1), labeled(12, 2)
+    wrong = model(validation.tensors[0].double()).argmax(dim=1) != validation.tensors[1]
+    by_label = select(model, pool, validation, budget=5, layers=LAYERS, labels=labels)
+    bare = TensorDataset(validation.tensors[0])
+    for flags in (wrong, wrong.tolist()):
+        by_flag = select(model, pool, bare, budget=5, layers=LAYERS, labels=labels, failures=flags)
+        assert torch.equal(by_flag.indices, by_label.indices) and torch.equal(by_flag.centers, by_label.centers)
+
+
+def test_no_failures_fall_back_to_the_least_sure() -> None:
+    model, inputs = net(), images(12, 2)
+    logits = model(inputs.double())
+    validation = TensorDataset(inputs, logits.argmax(dim=1))
+    chosen = select(model, labeled(30, 1), validation, budget=4, layers=LAYERS)
+    margin = logits.topk(2).values.diff(dim=1).neg().flatten()
+    assert chosen.num_failures == 0 and len(chosen) == 4
+    assert set(chosen.centers.tolist()) <= set(margin.argsort()[:4].tolist())
+    assert "all 12 validation images right: the 4 it is least sure of" in chosen.notes[0]
+
+
+def test_the_model_comes_back_even_when_a_pool_image_cannot_be_read() -> None:
+    class Broken(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            if index == 7:
+                raise OSError("truncated file")
+            return super().__getitem__(index)
+
+    model = net().train()
+    with pytest.raises(OSError, match="truncated"):
+        select(model, Broken(images(9)), labeled(5, 2), budget=2, layers=LAYERS)
+    assert model.training and not model.conv1._forward_hooks and all(p.requires_grad for p in model.parameters())
+
+
+def test_what_is_written(tmp_path: Path) -> None:
+    chosen = select(net(), labeled(30, 1), labeled(12, 2), budget=5, layers=LAYERS)
+    chosen.save(tmp_path / "picks.csv")
+    rows = list(csv.DictReader((tmp_path / "picks.csv").read_text().splitlines()))
+    assert [int(row["index"]) for row in rows] == chosen.indices.tolist()
+    assert [float(row["similarity"]) for row in rows] == pytest.approx(chosen.similarities.tolist())
+    frame = chosen.to_frame()
+    assert list(frame.columns) == ["index", "similarity", "center", "pseudo_label"]
+    assert frame["center"].tolist() == chosen.centers.tolist()
+    chosen.contact_sheet(tmp_path / "picks.png")
+    sheet = Image.open(tmp_path / "picks.png")
+    assert sheet.width > 500 and len(sheet.convert("L").getcolors(100_000) or []) > 10
+    assert [p.name for p in tmp_path.iterdir() if p.suffix == ".part"] == []
+
+
+class Wrapped(nn.Module):
+    """A model whose output is not what it should be."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__()
+        self.net, self.change = Plain(), change
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(self.net(x))
+
+
+POOL, VALIDATION = labeled(10, 1), labeled(6, 2)
+BARE = TensorDataset(images(6))
+TOO_HIGH = TensorDataset(images(6), torch.tensor([0, 1, NUM_CLASSES, 2, 9, 1]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"budget": 0}, ArgumentError, "Cannot choose 0 images. Give a budget of at least 1"),
+        ({"budget": -3}, ArgumentError, "Cannot choose -3 images"),
+        ({"budget": 12}, ArgumentError, "Cannot choose 12 images: the pool has 10 left. Lower the budget"),
+        ({"budget": 9, "exclude": [1, 2]}, ArgumentError, r"has 8 left \(2 of 10 are excluded\)"),
+        ({"exclude": [10]}, ArgumentError, "exclude names 10; the pool's indices are 0 to 9"),
+        ({"pool": BARE[:0][0]}, DataError, "The pool is empty"),
+        ({"validation": BARE[:0][0]}, DataError, "The validation set is empty"),
+        ({"kernel": "fischer"}, ArgumentError, "no kernel 'fischer'. Did you mean fisher"),
+        ({"labels": "densty"}, ArgumentError, "no label estimator 'densty'. Did you mean density"),
+        ({"layers": ("conv3",)}, LayerError, "no layer 'conv3'. Did you mean conv2 or conv1"),
+        ({"validation": TOO_HIGH}, LabelError, "4 classes, so labels must be 0 to 3; found 4, 9 at index 2, 4"),
+        ({"validation": BARE}, LabelError, "'density' needs validation labels"),
+        ({"validation": BARE, "labels": "prediction"}, LabelError, "has no labels. Give .* or failures="),
+        ({"validation": BARE, "failures": [True] * 6}, LabelError, "'density' needs validation labels"),
+        ({"failures": [True]}, ArgumentError, "1 flags for 6 validation images"),
+        ({"pool": BARE, "labels": "true"}, LabelError, "needs the pool's true labels"),
+        ({"model": Wrapped(lambda y: {"logits": y}), "layers": None}, ModelError, "returns a dict with logits"),
+        ({"model": Wrapped(lambda y: (y, y)), "layers": ("net.conv1",)}, ModelError, "returns a tuple"),
+        ({"model": Wrapped(lambda y: y[:, :, None]), "layers": ("net.conv1",)}, ModelError, r"shape \(6, 4, 1\)"),
+        ({"model": Wrapped(lambda y: y / 0), "layers": ("net.conv1",)}, ArithmeticError, "in the logits of 6 of 6"),
+        ({"batch_size": 0}, ArgumentError, "batch_size must be at least 1"),
+        ({"precision": "half"}, ArgumentError, "no precision 'half'"),
+    ],
+)
+def test_bad_input(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    arguments = {"model": Plain(), "pool": POOL, "validation": VALIDATION, "budget": 2, "layers": LAYERS} | changes
+    with pytest.raises(error, match=message):
+        select(**arguments)
+
+
+@pytest.mark.parametrize("changes", [{"budget": 99}, {"layers": ("nope",)}, {"kernel": "x"}, {"labels": "x"}])
+def test_mistakes_are_found_before_any_image_goes_through_the_model(changes: dict[str, Any]) -> None:
+    class Counted(Plain):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Counted.calls += 1
+            return super().forward(x)
+
+    with pytest.raises(ArgumentError):
+        select(**{"model": Counted(), "pool": POOL, "validation": VALIDATION, "budget": 2, "layers": LAYERS} | changes)
+    assert Counted.calls == 0
+
+
+def test_infinite_scores_name_the_images() -> None:
+    pool = images(10)
+    pool[[4, 8]] = torch.inf
+    with pytest.raises(ArithmeticError, match=r"2 of 10 images of a batch: index 4, 8\."):
+        select(Plain(), TensorDataset(pool), VALIDATION, budget=2, layers=LAYERS)
+
+
+def test_a_pool_that_changes_between_reads_is_warned_of() -> None:
+    class Augmented(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index) + torch.rand(())
+
+    with pytest.warns(UnstableDataWarning, match="not the same on a second read"):
+        chosen = select(Plain(), Augmented(images(10)), VALIDATION, budget=2, layers=LAYERS)
+    assert isinstance(chosen, Selection) and len(chosen) == 2
