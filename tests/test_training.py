@@ -48,7 +48,7 @@ def test_the_learning_rate_falls_as_the_settings_say() -> None:
     settings = Training(epochs=5, batch_size=1, lr=1.0, momentum=0.0, decay=0.1, decay_every=2)
     zeros = torch.zeros(1, dtype=torch.long)
     fit(net, torch.ones(1, 1), zeros, settings, torch.Generator(), on_epoch=told.append)
-    assert float(net.weight) == pytest.approx(-(1 + 1 + 0.1 + 0.1 + 0.01), abs=1e-5)
+    assert net.weight.item() == pytest.approx(-(1 + 1 + 0.1 + 0.1 + 0.01), abs=1e-5)
     assert told == [0, 1, 2, 3, 4]
 
 
