@@ -2,25 +2,50 @@
 
 import copy
 import math
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from rarefish import select
-from rarefish.acquisitions import ACQUISITIONS, Situation, find_acquisition
-from rarefish.errors import ArgumentError
+from rarefish.acquisitions import ACQUISITIONS, Choice, Situation, find_acquisition
+from rarefish.acquisitions.diversity import farthest_first, last_features, spread_out
+from rarefish.acquisitions.dropout import dropping
+from rarefish.acquisitions.fisher_kernel import monte_carlo_passes
+from rarefish.acquisitions.uncertainty import STATISTICS, uncertainties
+from rarefish.acquisitions.vaal import Vaal, train_vaal
+from rarefish.errors import ArgumentError, ModelError
+from rarefish.pseudo_labels import MonteCarlo
 from tests.cases import Plain, labeled
 
 POOL, VALIDATION = labeled(30, 1), labeled(12, 2)
+FAST: dict[str, dict[str, Any]] = {
+    "variation_ratio": {"samples": 5},
+    "bald": {"samples": 5},
+    "mean_std": {"samples": 5},
+    "vaal": {"settings": Vaal(steps=2, batch_size=4)},
+}
 
 
-def situation(labeled_: tuple[int, ...] = (3, 9, 11)) -> Situation:
+class Dropped(Plain):
+    default_dropout = {"conv1": 0.25, "conv2": 0.5}  # noqa: RUF012
+
+
+def situation(labeled_: tuple[int, ...] = (3, 9, 11), members: int = 1, batch_size: int = 1000) -> Situation:
     torch.manual_seed(0)
-    return Situation(Plain(), POOL, VALIDATION, labeled_)
+    models = tuple(Dropped() for _ in range(members))
+    return Situation(models, POOL, VALIDATION, labeled_, batch_size=batch_size)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def choose(name: str, here: Situation, budget: int, seed: int = 0) -> Choice:
+    return find_acquisition(name, **FAST.get(name, {}))(here, budget, seeded(seed))
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
@@ -30,47 +55,213 @@ def test_contract(name: str, already: tuple[int, ...], budget: int) -> None:
     """The right count, distinct, only unlabeled, the same by the same generator, pool and model untouched."""
     here = situation(already)
     pool, model = copy.deepcopy(POOL.tensors), copy.deepcopy(here.model.state_dict())
-    chosen = ACQUISITIONS[name](here, budget, seeded()).indices
+    chance = torch.get_rng_state()
+    chosen = choose(name, here, budget).indices
     assert len(chosen) == len(set(chosen)) == budget
     assert not set(chosen) & set(already) and set(chosen) <= set(range(30))
-    assert ACQUISITIONS[name](situation(already), budget, seeded()).indices == chosen
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert choose(name, situation(already), budget).indices == chosen
     assert all(torch.equal(a, b) for a, b in zip(pool, POOL.tensors, strict=True))
     assert all(torch.equal(value, here.model.state_dict()[name]) for name, value in model.items())
-    assert here.model.training
+    assert here.model.training and not any(m._forward_hooks or m._forward_pre_hooks for m in here.model.modules())
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_what_was_refused_is_not_chosen(name: str) -> None:
+    here = Situation(situation().models, POOL, VALIDATION, (3, 9), refused=(0, 1, 2))
+    assert not {0, 1, 2, 3, 9} & set(choose(name, here, 25).indices)
 
 
 def test_random_is_fair() -> None:
     counts = torch.zeros(30)
     for seed in range(600):
-        counts[ACQUISITIONS["random"](situation(), 5, seeded(seed)).indices] += 1
+        counts[choose("random", situation(), 5, seed).indices] += 1
     assert counts[[3, 9, 11]].sum() == 0
     expected = 600 * 5 / 27
     chi_squared = float(((counts[counts > 0] - expected) ** 2 / expected).sum())
     assert chi_squared < 55  # 26 degrees of freedom: 0.1 % of fair draws are above 54
 
 
-def test_entropy_takes_the_largest() -> None:
-    here = situation()
+def slow_statistic(name: str, answers: list[list[float]]) -> float:
+    """The statistic of one image from T lists of C probabilities."""
+    T, C = len(answers), len(answers[0])
+    mean = [sum(p[c] for p in answers) / T for c in range(C)]
+
+    def entropy(p: list[float]) -> float:
+        return -sum(q * math.log(q) for q in p if q > 0)
+
+    votes = [max(range(C), key=lambda c: p[c]) for p in answers]
+    spread = [math.sqrt(sum((p[c] - mean[c]) ** 2 for p in answers) / T) for c in range(C)]
+    first, second = sorted(mean)[-1], sorted(mean)[-2]
+    return {
+        "least_confidence": 1 - first,
+        "margin": second - first,
+        "entropy": entropy(mean),
+        "variation_ratio": 1 - max(votes.count(c) for c in range(C)) / T,
+        "bald": entropy(mean) - sum(map(entropy, answers)) / T,
+        "mean_std": sum(spread) / C,
+    }[name]
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("T", [1, 6])
+def test_statistics_equal_loops(name: str, T: int) -> None:
+    p_TNC = torch.randn(T, 9, 5, generator=seeded(), dtype=torch.float64).mul(2).softmax(dim=2)
+    slow = [slow_statistic(name, p_TNC[:, n].tolist()) for n in range(9)]
+    torch.testing.assert_close(STATISTICS[name](p_TNC), torch.tensor(slow, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["least_confidence", "margin", "entropy"])
+def test_without_samples_the_least_sure_are_taken(name: str) -> None:
+    here = situation(members=2)
     values = {}
     for i in here.unlabeled:
-        p = here.model(POOL.tensors[0][i : i + 1]).softmax(dim=1)[0].tolist()
-        values[i] = -sum(q * math.log(q) for q in p)
-    best = sorted(values, key=lambda i: -values[i])[:6]
-    assert ACQUISITIONS["entropy"](here, 6, seeded()).indices == best
+        answers = [model(POOL.tensors[0][i : i + 1]).softmax(dim=1)[0].tolist() for model in here.models]
+        values[i] = slow_statistic(name, answers)
+    choice = choose(name, here, 6)
+    assert choice.indices == sorted(values, key=lambda i: -values[i])[:6]
+    assert choice.passes == 27 * 2
 
 
-def test_entropy_starts_at_random() -> None:
-    here = situation(())
-    by_chance = ACQUISITIONS["random"](here, 6, seeded(4)).indices
-    assert ACQUISITIONS["entropy"](here, 6, seeded(4)).indices == by_chance
+@pytest.mark.parametrize(
+    "name", ["least_confidence", "entropy", "variation_ratio", "bald", "mean_std", "badge", "vaal"]
+)
+def test_a_random_first_round(name: str) -> None:
+    assert choose(name, situation(()), 6, 4).indices == choose("random", situation(()), 6, 4).indices
 
 
-def test_fisher_is_select_and_says_why() -> None:
+def test_dropout_is_on_at_scoring_only_and_its_mean_is_the_model() -> None:
     here = situation()
-    choice = ACQUISITIONS["fisher"](here, 5, seeded())
-    chosen = select(here.model, POOL, VALIDATION, budget=5, exclude=here.labeled, generator=seeded())
+    images = POOL.tensors[0][:3]
+    plain = here.model.eval()(images)
+    with torch.no_grad(), dropping(here.model, seeded()):
+        first, second = here.model(images), here.model(images)
+    assert not torch.equal(first, second)
+    assert torch.equal(here.model(images), plain)
+    linear = nn.Sequential(nn.Linear(4, 50), nn.Linear(50, 3))
+    linear.default_dropout = {"0": 0.5}  # pyright: ignore[reportArgumentType]
+    x = torch.ones(1, 4)
+    with torch.no_grad(), dropping(linear, seeded()):
+        mean = torch.cat([linear(x) for _ in range(4000)]).mean(dim=0)
+    torch.testing.assert_close(mean[None], linear(x), atol=0.05, rtol=0)
+
+
+def test_a_models_own_dropout_layers_are_used() -> None:
+    own = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(128, 4)).eval()
+    images = POOL.tensors[0][:2]
+    with dropping(own, seeded()):
+        assert not torch.equal(own(images), own(images))
+    assert torch.equal(own(images), own(images))
+    with pytest.raises(ModelError, match="needs a model with Dropout layers"), dropping(Plain(), seeded()):
+        pass
+
+
+def test_samples_are_as_many_as_asked_for() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def note(p: Tensor) -> Tensor:
+        seen.append(tuple(p.shape))
+        return p.mean(dim=(0, 2))
+
+    uncertainties(situation(members=2, batch_size=10), note, 20, seeded())
+    assert all(shape[0] == 40 and shape[2] == 4 for shape in seen) and sum(shape[1] for shape in seen) == 27
+    assert max(shape[1] for shape in seen) == 2  # 4 × batch_size / samples images at a time
+
+
+def farthest_loop(points: Tensor, given_: list[int], first: int | None, count: int) -> list[int]:
+    chosen: list[int] = []
+    while len(chosen) < count:
+        if first is not None and not chosen:
+            chosen.append(first)
+            continue
+        left = [i for i in range(len(points)) if i not in [*given_, *chosen]]
+        distance = {i: min(float((points[i] - points[j]).square().sum()) for j in [*given_, *chosen]) for i in left}
+        chosen.append(max(left, key=lambda i: distance[i]))
+    return chosen
+
+
+@given(num=st.integers(4, 25), num_given=st.integers(0, 3), data=st.data(), seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_core_set_equals_a_loop(num: int, num_given: int, data: st.DataObject, seed: int) -> None:
+    count = data.draw(st.integers(1, num - num_given))
+    points = torch.randn(num, 6, generator=seeded(seed), dtype=torch.float64)
+    rows = farthest_first(points, num_given, count, seeded(seed)).tolist()
+    first = rows[0] if num_given == 0 else None
+    assert rows == farthest_loop(points, list(range(num_given)), first, count)
+
+
+def test_core_set_sees_what_the_classifier_sees() -> None:
+    here = situation()
+    features, logits = last_features(here, [4, 2])
+    assert isinstance(here.model, Plain)
+    torch.testing.assert_close(here.model.fc(features), logits)
+    everything = [*here.labeled, *here.unlabeled]
+    points, _ = last_features(here, everything)
+    assert choose("core_set", here, 4).indices == [everything[r] for r in farthest_loop(points, [0, 1, 2], None, 4)]
+
+
+@given(num=st.integers(2, 20), data=st.data(), seed=st.integers(0, 999))
+@settings(max_examples=40, deadline=None)
+def test_badge_equals_k_means_plus_plus_on_whole_gradients(num: int, data: st.DataObject, seed: int) -> None:
+    count = data.draw(st.integers(1, num))
+    left, right = (torch.randn(num, d, generator=seeded(seed + d), dtype=torch.float64) for d in (3, 5))
+    gradients = torch.einsum("nc,nf->ncf", left, right).flatten(1)
+    chances = torch.rand(count, generator=seeded(seed), dtype=torch.float64).tolist()
+    rows = [int(gradients.square().sum(dim=1).argmax())]
+    for chance in chances[: count - 1]:
+        weights = [min(float((g - gradients[r]).square().sum()) for r in rows) for g in gradients]
+        passed = [sum(weights[: row + 1]) > chance * sum(weights) for row in range(num)]
+        rows.append(passed.index(True))
+    assert spread_out(left, right, count, seeded(seed)).tolist() == rows
+
+
+def test_badge_takes_copies_only_when_nothing_else_is_left() -> None:
+    left, right = torch.ones(6, 2), torch.ones(6, 3)
+    left[5] *= 2
+    rows = spread_out(left, right, 6, seeded()).tolist()
+    assert rows[0] == 5 and sorted(rows) == list(range(6))
+
+
+def test_badge_gradients_are_those_of_the_classifiers_weights() -> None:
+    here = situation()
+    features, logits = last_features(here, [7])
+    probability = logits.softmax(dim=1)
+    error = probability - torch.nn.functional.one_hot(probability.argmax(dim=1), 4)
+    assert isinstance(here.model, Plain)
+    here.model.eval()
+    out = here.model(POOL.tensors[0][7:8])
+    torch.nn.functional.cross_entropy(out, out.argmax(dim=1)).backward()
+    assert here.model.fc.weight.grad is not None
+    torch.testing.assert_close(torch.outer(error[0], features[0]), here.model.fc.weight.grad)
+
+
+def test_vaal_tells_labeled_from_unlabeled() -> None:
+    """Labeled images are bright, unlabeled ones dark: the discriminator finds out."""
+    bright, dark = (torch.rand(20, 1, 28, 28, generator=seeded(s)) + 2 * (s == 0) for s in (0, 1))
+    encoder, judge = train_vaal(bright, dark, Vaal(steps=60, batch_size=16, adversary=0.0), seeded())
+    with torch.no_grad():
+        scores = [float(judge(encoder(images)[0]).mean()) for images in (bright, dark)]
+    assert scores[0] > scores[1] + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("fisher", {}), ("features", {"kernel": "features"}), ("fisher_true", {"labels": "true"})],
+)
+def test_fisher_is_select_and_says_why(name: str, options: dict[str, Any]) -> None:
+    here = situation()
+    choice = choose(name, here, 5)
+    chosen = select(here.model, POOL, VALIDATION, budget=5, exclude=here.labeled, generator=seeded(), **options)
     assert choice.indices == chosen.indices.tolist()
     assert choice.why is not None and torch.equal(choice.why.centers, chosen.centers)
+    each = 1 if name == "features" else 2
+    assert choice.passes == 12 + each * (27 + chosen.num_failures)
+
+
+def test_monte_carlo_labels_cost_samples_times_classes() -> None:
+    assert monte_carlo_passes("density", 10) == 0
+    assert monte_carlo_passes("trace", 10) == 128 * 11
+    assert monte_carlo_passes(MonteCarlo(samples=4), 10) == 44
 
 
 def test_unknown_names_get_a_hint() -> None:

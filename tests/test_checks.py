@@ -8,6 +8,7 @@ from torch.utils.data import IterableDataset
 
 from rarefish.checks import check_data, warn_if_unstable
 from rarefish.errors import DataError, UnstableDataWarning
+from rarefish.reading import Reader
 from tests.cases import images, labeled
 
 
@@ -28,5 +29,5 @@ def test_random_augmentation_is_noticed() -> None:
             return torch.rand(1, 2, 2)
 
     with pytest.warns(UnstableDataWarning, match="Image 7 of the pool was not the same on a second read"):
-        warn_if_unstable(Augmented([0] * 9), [7, 8], "pool")
-    warn_if_unstable(labeled(3), [0, 1], "pool")
+        warn_if_unstable(Augmented([0] * 9), [7, 8], "pool", Reader())
+    warn_if_unstable(labeled(3), [0, 1], "pool", Reader())

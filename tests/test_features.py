@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError
-from rarefish.features import evaluating, spatial_mean, tapped, watched
+from rarefish.features import spatial_mean, tapped, watched
+from rarefish.layers import evaluating
 from tests.cases import Plain, Shared, Vector, images
 
 

@@ -1,15 +1,17 @@
 """Descriptors equal a per-image loop, whatever the network, the batch and the way back."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from rarefish.descriptors import concatenate
-from rarefish.errors import ArgumentError, LabelError
+from rarefish.errors import ArgumentError, LabelError, LayerError, ModelError
 from rarefish.features import watched
 from rarefish.fisher import describe, describe_batches
-from rarefish.pseudo_labels import given
+from rarefish.pseudo_labels import MonteCarlo, given
 from rarefish.reading import Batch
 from tests.cases import CASES, IMAGE, NUM_CLASSES, Case, Plain, images, labeled
 from tests.reference import describe_one_by_one
@@ -147,3 +149,103 @@ def test_batches_of_another_order_give_the_same_rows() -> None:
         ]
     torch.testing.assert_close(runs[0].scores[runs[1].index], runs[1].scores, atol=1e-12, rtol=0)
     assert tuple(data.shape[1:]) == IMAGE
+
+
+def test_bfloat16_keeps_the_direction_of_a_sure_models_scores() -> None:
+    """1 - p of a sure model is less than bfloat16 can tell from 0, unless the loss is taken in float32."""
+    torch.manual_seed(0)
+    net, data = Plain(), labeled(40)
+    net.fc.weight.data *= 60
+    exact, rough = (
+        describe(net, data, layers=("conv2",), labels="prediction", precision=precision)
+        for precision in ("float32", "bfloat16")
+    )
+    agree = exact.label == rough.label
+    sure = net(data.tensors[0]).softmax(dim=1).amax(dim=1) > 0.999
+    assert (agree & sure).sum() > 10
+    cosine = torch.nn.functional.cosine_similarity(exact.scores, rough.scores)[agree & sure]
+    assert cosine.median() > 0.9
+
+
+def test_a_layer_off_the_way_is_named_in_the_error() -> None:
+    class Side(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.side = nn.Conv2d(2, 3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.side(x)
+            return super().forward(x)
+
+    with pytest.raises(LayerError, match="No gradient of the logits reaches some tapped layer"):
+        describe(Side(), labeled(3), layers=("side",))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.transpose(0, 1), "not one map per image"),
+        (lambda x: x[:, :1], "one channel has no direction"),
+    ],
+)
+def test_maps_of_the_wrong_shape_are_refused(change: Callable, message: str) -> None:
+    class Odd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return change(x)
+
+    class Net(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.odd = Odd()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x + self.odd(x).sum() * 0)
+
+    with pytest.raises(LayerError, match=message):
+        describe(Net(), labeled(3), layers=("odd",))
+
+
+def test_a_model_that_normalizes_in_place_sees_the_same_images_again() -> None:
+    class InPlace(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x -= 0.7
+            return super().forward(x)
+
+    class OutOfPlace(Plain):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x - 0.7)
+
+    runs = []
+    for kind in (InPlace, OutOfPlace):
+        torch.manual_seed(0)
+        data = labeled(20)
+        runs.append(describe(kind().double(), data, layers=("conv1",), labels=MonteCarlo(samples=5, noise=0.3)))
+        assert torch.equal(data.tensors[0], labeled(20).tensors[0])
+    assert torch.equal(runs[0].label, runs[1].label)
+
+
+def test_models_whose_layers_cannot_be_tapped() -> None:
+    with pytest.raises(ModelError, match="wrapped in DataParallel. Give the model inside: model.module"):
+        describe(nn.DataParallel(Plain()), labeled(2), layers=("module.conv1",))
+
+
+def test_nan_images_are_named_before_a_label_is_estimated() -> None:
+    data = images(4)
+    data[2] = torch.nan
+    with pytest.raises(ArithmeticError, match=r"index 2\."):
+        describe(Plain(), TensorDataset(data), layers=("conv1",), labels="mutual_information")
+
+
+def test_monte_carlo_labels_need_images() -> None:
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+    with pytest.raises(ArgumentError, match=r"rotate images \(N, C, H, W\); these are \(4, 6\)"):
+        describe(net, list(torch.randn(4, 6)), layers=("0",), labels="trace")
+
+
+def test_weights_of_several_types() -> None:
+    class Scaled(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc.register_parameter("scale", nn.Parameter(torch.ones((), dtype=torch.float64)))
+
+    assert describe(Scaled(), labeled(3), layers=("conv1",)).features.dtype == torch.float32

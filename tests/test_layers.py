@@ -77,3 +77,30 @@ def test_bad_names(layers: tuple[str, ...] | str, message: str) -> None:
 def test_outputs_that_are_not_logits(output: object, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         check_logits(output, 2)
+
+
+def test_the_logits_themselves_are_not_chosen() -> None:
+    class Cooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Plain()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x) / 2
+
+    assert choose_layers(Cooled(), images(1)) == ("net.conv1", "net.conv2")
+    assert choose_layers(nn.Sequential(Plain(), nn.LogSoftmax(dim=1)), images(1)) == ("0.conv1", "0.conv2")
+
+
+def test_layers_off_the_way_are_not_chosen() -> None:
+    class Side(Plain):
+        def __init__(self) -> None:
+            super().__init__()
+            self.side = nn.Conv2d(2, 9, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            self.side(x)
+            return out
+
+    assert choose_layers(Side(), images(1)) == ("conv1", "conv2")

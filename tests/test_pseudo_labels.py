@@ -23,7 +23,6 @@ from rarefish.pseudo_labels import (
     mutual_information,
     nearest_trusted,
     predicted,
-    rotate,
     scores_of_all_classes,
 )
 from tests.cases import CASES, NUM_CLASSES, Case, Plain, images, labeled
@@ -125,16 +124,6 @@ def test_samples_degrees_noise_and_seed_are_settings() -> None:
     for settings_ in bad:
         with pytest.raises(ArgumentError):
             MonteCarlo(**settings_)
-
-
-def test_rotation_turns_about_the_middle() -> None:
-    square = torch.arange(9.0).reshape(1, 1, 3, 3)
-    quarter = rotate(square, torch.tensor([math.pi / 2]))
-    torch.testing.assert_close(quarter, square.rot90(1, (-2, -1)), atol=1e-5, rtol=0)
-    oblong = torch.zeros(1, 1, 5, 11)
-    oblong[0, 0, 2, 3:8] = 1
-    upright = rotate(oblong, torch.tensor([math.pi / 2]))
-    torch.testing.assert_close(upright[0, 0, :, 5], torch.ones(5), atol=1e-4, rtol=0)
 
 
 def test_density_is_the_label_of_the_most_alike_validation_image() -> None:

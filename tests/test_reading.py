@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from rarefish.errors import ArgumentError, DataError, LabelError
-from rarefish.reading import Batch, Data, Reader, read_labels
+from rarefish.reading import Batch, Data, Reader
 from tests.cases import images, labeled
 
 
@@ -19,7 +19,7 @@ class Items(list[Any]):
 
 
 def read_all(data: Data, with_labels: bool = False, **settings: Any) -> list[Batch]:
-    return list(Reader(batch_size=2, progress=False, **settings).read(data, with_labels=with_labels))
+    return list(Reader(batch_size=2, progress=False, **settings).read(data, labels=with_labels))
 
 
 IMAGES = images(3)
@@ -40,7 +40,6 @@ def test_images_and_labels_are_found(data: Data) -> None:
     assert [len(batch.index) for batch in batches] == [2, 1]
     assert torch.equal(torch.cat([batch.images for batch in batches]), IMAGES)
     assert torch.cat([batch.labels for batch in batches if batch.labels is not None]).tolist() == [3, 1, 2]
-    assert read_labels(data).tolist() == [3, 1, 2]
 
 
 def test_bare_images() -> None:
@@ -106,3 +105,21 @@ def test_labels_that_are_no_numbers_are_refused() -> None:
 def test_bad_settings(bad: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="batch_size must be at least 1"):
         Reader(**bad)
+
+
+def test_a_tensor_data_set_with_ways_of_its_own_is_asked_item_by_item() -> None:
+    class Shifted(TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index)[0] + 5
+
+    assert torch.equal(read_all(Shifted(IMAGES))[0].images, IMAGES[:2] + 5)
+
+
+def test_labels_that_are_not_whole_are_refused() -> None:
+    with pytest.raises(LabelError, match="label of item 0 is 1.7"):
+        read_all(Items([(IMAGES[0], 1.7)]), with_labels=True)
+
+
+def test_labels_given_apart_go_with_their_images() -> None:
+    batches = list(Reader(batch_size=2, progress=False).read(Items(IMAGES), [2, 0, 1], labels=torch.tensor([7, 8, 9])))
+    assert [batch.labels.tolist() for batch in batches if batch.labels is not None] == [[9, 7], [8]]

@@ -1,71 +1,141 @@
-"""The loop: what each round may see, and from where it trains."""
+"""The loop: what each round may see, from where it trains, and who answers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
-from rarefish.errors import ArgumentError
-from rarefish.oracles import known_labels
-from rarefish.rounds import Round, run_rounds
+from rarefish.errors import ArgumentError, DataError, LabelError
+from rarefish.oracles import known_labels, label_file, noisy, refusing
+from rarefish.rounds import Round, Task, advance, begin, run_rounds
 from rarefish.training import Training
 from tests.cases import NUM_CLASSES, Plain, labeled
 
 POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
+TRUTH = POOL.tensors[1].tolist()
 
 
-def rounds(acquire: Any = ACQUISITIONS["random"], start: Plain | None = None, **changes: Any) -> list[Round]:
+def task(acquire: Any = ACQUISITIONS["random"], start: Plain | None = None, **changes: Any) -> Task:
+    torch.manual_seed(0)
     settings = {
-        "num_rounds": 3,
+        "pool": POOL,
+        "validation": VALIDATION,
+        "test": TEST,
+        "starts": (start or Plain(),),
+        "acquire": acquire,
+        "oracle": known_labels(TRUTH),
         "budget": 5,
         "num_classes": NUM_CLASSES,
-        "generator": torch.Generator().manual_seed(0),
         "training": Training(epochs=2),
     }
-    torch.manual_seed(0)
-    oracle = known_labels(POOL.tensors[1].tolist())
-    return list(run_rounds(start or Plain(), POOL, VALIDATION, TEST, acquire, oracle, **settings | changes))
+    return Task(**settings | changes)
 
 
-@pytest.mark.parametrize("name", ACQUISITIONS)
+def rounds(*args: Any, num_rounds: int = 3, **changes: Any) -> list[Round]:
+    return list(run_rounds(task(*args, **changes), num_rounds))
+
+
+@pytest.mark.parametrize("name", ["random", "entropy", "badge", "fisher"])
 def test_labels_add_up_and_no_image_is_bought_twice(name: str) -> None:
     run = rounds(ACQUISITIONS[name])
     bought = [i for each in run for i in each.choice.indices]
     assert [each.labels_spent for each in run] == [5, 10, 15] and len(set(bought)) == 15
-    assert [label for each in run for label in each.labels] == POOL.tensors[1][bought].tolist()
+    assert [label for each in run for label in each.answers] == POOL.tensors[1][bought].tolist()
     again = rounds(ACQUISITIONS[name])
     assert [each.score.accuracy for each in again] == [each.score.accuracy for each in run]
+    assert [each.choice.indices for each in again] == [each.choice.indices for each in run]
 
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_cold_trains_from_the_start_and_warm_goes_on(warm: bool) -> None:
+    """With a training that changes nothing, a warm second round is where the first one ended; a cold one is not."""
     torch.manual_seed(0)
     start = Plain()
     before = start.fc.weight.clone()
-    seen: list[torch.Tensor] = []
+    here = task(start=start, warm=warm)
+    (first,) = advance([here], [begin(here)])
+    assert torch.equal(start.fc.weight, before)
+    still = task(start=start, warm=warm, training=Training(epochs=0))
+    (second,) = advance([still], [first.state])
+    expected = first.state.models[0] if warm else start
+    assert isinstance(expected, Plain) and isinstance(second.state.models[0], Plain)
+    assert torch.equal(second.state.models[0].fc.weight, expected.fc.weight)
 
-    def first_five(situation: Situation, budget: int, _: torch.Generator) -> Choice:
-        assert isinstance(situation.model, Plain)
-        seen.append(situation.model.fc.weight.clone())
+
+def test_a_run_taken_up_again_goes_on_as_it_would_have() -> None:
+    whole = rounds(ACQUISITIONS["fisher"], num_rounds=4)
+    rest = list(run_rounds(task(ACQUISITIONS["fisher"]), 4, state=whole[1].state))
+    assert [each.number for each in rest] == [3, 4]
+    assert [each.choice.indices for each in rest] == [each.choice.indices for each in whole[2:]]
+    assert torch.equal(rest[-1].score.prediction, whole[-1].score.prediction)
+
+
+def test_members_of_an_ensemble_differ_and_their_mean_counts() -> None:
+    torch.manual_seed(0)
+    starts = (Plain(), Plain())
+    seen: list[int] = []
+
+    def acquire(situation: Situation, budget: int, _: torch.Generator) -> Choice:
+        seen.append(len(situation.models))
         return Choice(situation.unlabeled[:budget])
 
-    run = rounds(first_five, start, warm=warm, training=Training(epochs=0), num_rounds=2)
-    assert torch.equal(start.fc.weight, before)
-    assert torch.equal(seen[1], before)  # no epoch, no change, either way
-    run = rounds(first_five, start, warm=warm)
-    model = run[0].model
-    assert isinstance(model, Plain) and not torch.equal(model.fc.weight, before)
-    lazy = rounds(first_five, start, warm=warm, training=Training(epochs=1, lr=1e-12), num_rounds=2)
-    assert torch.equal(start.fc.weight, before) and len(lazy) == 2
+    run = rounds(acquire, starts=starts, num_rounds=1)
+    alone = [rounds(acquire, starts=(start,), num_rounds=1)[0] for start in starts[:1]]
+    assert seen[0] == 2 and len(run[0].state.models) == 2
+    assert torch.equal(run[0].score.prediction, alone[0].score.prediction)
 
 
-def test_warm_and_cold_differ_from_the_second_round_on() -> None:
-    cold, warm = (rounds(warm=w) for w in (False, True))
-    weights = [[each.model.state_dict()["fc.weight"] for each in run] for run in (cold, warm)]
-    assert torch.equal(weights[0][0], weights[1][0]) and not torch.equal(weights[0][1], weights[1][1])
+def test_an_acquisition_that_returns_too_few_is_named() -> None:
+    def lazy(situation: Situation, budget: int, _: torch.Generator) -> Choice:
+        return Choice(situation.unlabeled[: budget - 1])
+
+    def stuck(situation: Situation, budget: int, _: torch.Generator) -> Choice:
+        return Choice(list(range(budget)))
+
+    with pytest.raises(
+        ArgumentError, match="lazy returned 4 images of which 4 are new and distinct; it was asked for 5"
+    ):
+        rounds(lazy, name="lazy")
+    with pytest.raises(ArgumentError, match="stuck returned 5 images of which 0 are new"):
+        rounds(stuck, name="stuck")
 
 
 def test_more_labels_than_images_are_refused_before_the_work() -> None:
     with pytest.raises(ArgumentError, match="9 rounds of 5 labels need 45 images; the pool has 40"):
         rounds(num_rounds=9)
+
+
+def test_a_noisy_oracle_errs_as_often_as_it_says_and_always_the_same_way() -> None:
+    truth = [i % 7 for i in range(2000)]
+    oracle = noisy(known_labels(truth), 0.2, num_classes=7)
+    answers = oracle(range(2000))
+    wrong = [i for i in range(2000) if answers[i] != truth[i]]
+    assert 0.17 < len(wrong) / 2000 < 0.23 and set(answers) == set(range(7))
+    assert oracle(wrong) == [answers[i] for i in wrong]
+
+
+def test_a_refusing_oracle_leaves_images_unlabeled_and_they_are_not_asked_for_again() -> None:
+    run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
+    state = run[-1].state
+    assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2
+    assert run[-1].labels_spent == len(state.labels) == len(state.labeled) < 20
+    assert state.labels == tuple(TRUTH[i] for i in state.labeled)
+
+
+def test_a_label_file_answers(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("index,label\n3,1\n5,\n")
+    oracle = label_file(path)
+    assert oracle([5, 3]) == [None, 1]
+    with pytest.raises(LabelError, match="no line for 1 images that were asked for: 9"):
+        oracle([3, 9])
+    path.write_text("image,label\n")
+    with pytest.raises(DataError, match="has the columns image, label; it needs index and label"):
+        label_file(path)
+    path.write_text("index,label\n3,cat\n")
+    with pytest.raises(LabelError, match="line 2"):
+        label_file(path)
+    with pytest.raises(ArgumentError, match="from 0 to 1, not 2"):
+        noisy(oracle, 2, 3)

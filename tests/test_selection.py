@@ -1,6 +1,8 @@
 """select() as a whole: against Algorithm 1 written out, its invariances, its bad inputs."""
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +235,70 @@ def test_a_pool_that_changes_between_reads_is_warned_of() -> None:
     with pytest.warns(UnstableDataWarning, match="not the same on a second read"):
         chosen = select(Plain(), Augmented(images(10)), VALIDATION, budget=2, layers=LAYERS)
     assert isinstance(chosen, Selection) and len(chosen) == 2
+
+
+def test_arguments_of_the_wrong_kind() -> None:
+    """As a user meets them: in a process of its own, without the type checks of the tests."""
+    script = Path(__file__).with_name("wrong_kinds.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_compiled_model_is_run_eagerly() -> None:
+    model = net()
+    compiled = torch.compile(model)
+    assert isinstance(compiled, nn.Module)
+    runs = [select(m, labeled(30, 1), labeled(12, 2), budget=4, layers=LAYERS).indices for m in (model, compiled)]
+    assert torch.equal(runs[0], runs[1])
+
+
+def test_the_callers_autocast_and_chance_do_not_matter() -> None:
+    expected = select(net().float(), list(images(30, 1)), labeled(12, 2), budget=4, layers=LAYERS)
+    before = torch.get_rng_state()
+    with torch.autocast("cpu", torch.bfloat16):
+        chosen = select(net().float(), list(images(30, 1)), labeled(12, 2), budget=4, layers=LAYERS)
+    assert torch.equal(chosen.indices, expected.indices) and torch.equal(chosen.similarities, expected.similarities)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_flat_descriptors_are_noted() -> None:
+    model = net()
+    nn.init.zeros_(model.conv2.weight)
+    nn.init.zeros_(model.conv2.bias)  # pyright: ignore[reportArgumentType]
+    chosen = select(model, labeled(10, 1), labeled(6, 2), budget=3, layers=("conv2",))
+    assert "3 of the chosen images are like no failure" in chosen.notes[-1]
+
+
+def test_pictures_without_a_transform_are_refused_before_the_work() -> None:
+    pictures = [(Image.new("RGB", (8, 8)), 0)] * 4
+    with pytest.raises(DataError, match="Image 0 is a Image, not a tensor. Add a transform"):
+        select(Plain(), pictures, VALIDATION, budget=2, layers=LAYERS)
+
+
+def test_a_collate_may_make_images_of_anything() -> None:
+    items = [{"file": i, "digit": int(POOL.tensors[1][i % 10])} for i in range(10)]
+
+    def collate(rows: list[dict[str, int]]) -> tuple[Tensor, Tensor]:
+        return torch.stack([images(10)[row["file"]] for row in rows]), torch.tensor([row["digit"] for row in rows])
+
+    chosen = select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate=collate)
+    assert len(chosen) == 2
+    with pytest.raises(LabelError, match="collate= gave a batch without labels"):
+        select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate=lambda rows: collate(rows)[0])
+    with pytest.raises(DataError, match="made 2 images out of 1 items"):
+        select(
+            Plain(),
+            items,
+            items[:6],
+            budget=2,
+            layers=LAYERS,
+            collate=lambda rows: tuple(torch.cat([part, part]) for part in collate(rows)),
+        )
+
+
+def test_an_error_in_a_worker_is_one_sentence() -> None:
+    pool = [(image, 0) for image in images(9)] + [(images(1)[0, :1], 0)]
+    with pytest.raises(DataError) as caught:
+        select(Plain(), pool, VALIDATION, budget=2, layers=LAYERS, num_workers=1, batch_size=10)
+    assert "Traceback" not in str(caught.value) and "differ in shape" in str(caught.value)

@@ -17,7 +17,8 @@ def k_center(
     """
     if count >= len(points):
         return torch.arange(len(points), device=points.features[0].device)
-    row = torch.randint(len(points), (1,), generator=generator).to(points.features[0].device)
+    generator = generator or torch.Generator().manual_seed(0)
+    row = torch.randint(len(points), (1,), generator=generator, device=generator.device).to(points.features[0].device)
     rows = [row]
     closest_N = similarity(points, points[row], kernel).squeeze(1).index_fill(0, row, torch.inf)
     for _ in range(count - 1):

@@ -2,11 +2,12 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
+from operator import index
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from rarefish.descriptors import Descriptors
 from rarefish.errors import (
     ArgumentError,
     DataError,
@@ -18,7 +19,7 @@ from rarefish.errors import (
 )
 from rarefish.kernels import KERNELS, needs_scores
 from rarefish.pseudo_labels import LabelRule, MonteCarlo, label_rule
-from rarefish.reading import Batch, Data, image_of, label_of
+from rarefish.reading import Batch, Data, Reader, label_of
 
 
 def check_data(data: object, name: str) -> None:
@@ -32,11 +33,11 @@ def check_data(data: object, name: str) -> None:
         raise DataError(f"The {name} is empty. Give it at least one image.")
 
 
-def warn_if_unstable(data: Data, index: Sequence[int], name: str) -> None:
+def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader) -> None:
     """Warns when an image is another one on the second read: random augmentation has been left on."""
-    for i in index[:2]:
-        first, second = (torch.as_tensor(image_of(data[i])) for _ in range(2))
-        if first.shape != second.shape or not torch.equal(first, second):
+    for i in index[:8]:
+        first, second = (reader.one(data, i).double() for _ in range(2))
+        if first.shape != second.shape or not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
             message = (
                 f"Image {i} of the {name} was not the same on a second read. Random augmentation is on; descriptors "
                 "will differ from pass to pass. Give the data set without it."
@@ -45,16 +46,18 @@ def warn_if_unstable(data: Data, index: Sequence[int], name: str) -> None:
             return
 
 
-def check_pool(pool: object, validation: object, budget: int, exclude: Iterable[int] | Tensor) -> list[int]:
+def check_pool(pool: object, validation: object, budget: int, exclude: "Iterable[int] | Tensor | None") -> list[int]:
     """Pool indices that may be chosen; complains where the budget cannot be met."""
     check_data(pool, "pool")
     check_data(validation, "validation set")
     assert isinstance(pool, Data)
-    excluded = {int(i) for i in exclude}
+    excluded = _to_indices(() if exclude is None else exclude)
     outside = sorted(i for i in excluded if not 0 <= i < len(pool))
     if outside:
         raise ArgumentError(f"exclude names {list_some(outside)}; the pool's indices are 0 to {len(pool) - 1}.")
     left = [i for i in range(len(pool)) if i not in excluded]
+    if isinstance(budget, bool) or not hasattr(budget, "__index__"):
+        raise ArgumentError(f"The budget is {budget!r}; give a whole number.")
     if budget < 1:
         raise ArgumentError(f"Cannot choose {budget} images. Give a budget of at least 1.")
     if budget > len(left):
@@ -65,6 +68,16 @@ def check_pool(pool: object, validation: object, budget: int, exclude: Iterable[
     return left
 
 
+def _to_indices(exclude: "Iterable[int] | Tensor") -> set[int]:
+    if "bool" in str(getattr(exclude, "dtype", "")):
+        raise ArgumentError("exclude is a mask of True and False; give indices, such as mask.nonzero().")
+    values = exclude.tolist() if isinstance(exclude, (Tensor, np.ndarray)) else list(exclude)
+    odd = [value for value in values if isinstance(value, bool) or not hasattr(value, "__index__")]
+    if odd:
+        raise ArgumentError(f"exclude must hold pool indices, whole numbers; found {list_some(odd)}.")
+    return {index(value) for value in values}
+
+
 def check_rule(
     labels: str | MonteCarlo,
     kernel: str,
@@ -72,16 +85,19 @@ def check_rule(
     pool: Data,
     validation: Data,
     generator: torch.Generator,
+    collate: object = None,
 ) -> LabelRule:
     """The label rule; complains before the work starts where a label it needs is not there."""
     check_kernel(kernel)
-    rule = label_rule(labels, seed=int(torch.randint(2**62, (), generator=generator)))
+    rule = label_rule(labels, seed=int(torch.randint(2**62, (), generator=generator, device=generator.device)))
     # Without scores nothing depends on a label: the model's own answer is shown for what it is.
     rule = rule if needs_scores(kernel) else label_rule("prediction")
     if failures is not None and len(failures) != len(validation):
         raise ArgumentError(
             f"failures has {len(failures)} flags for {len(validation)} validation images. Give one each."
         )
+    if collate is not None:
+        return rule  # only the caller knows where its items have their labels
     if label_of(validation[0]) is None:
         weak = "prediction, trace or mutual_information"
         if rule.needs_validation_labels:
@@ -94,28 +110,40 @@ def check_rule(
 
 
 def check_kernel(kernel: str) -> None:
-    if kernel not in KERNELS:
+    if not isinstance(kernel, str) or kernel not in KERNELS:
         raise ArgumentError(f"There is no kernel {kernel!r}. {nearest(str(kernel), KERNELS)}")
 
 
 def check_labels(batch: Batch, num_classes: int) -> None:
     if batch.labels is None:
         return
-    is_wrong = (batch.labels < 0) | (batch.labels >= num_classes)
+    labels = batch.labels.cpu()
+    is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
-        values, index = (list_some(t[is_wrong].tolist()) for t in (batch.labels, batch.index))
+        values, index = (list_some(t[is_wrong].tolist()) for t in (labels, batch.index))
         raise LabelError(
             f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}; found {values} at index "
             f"{index}. Number the classes from 0, or give the model more outputs."
         )
 
 
-def check_finite(described: Descriptors) -> None:
-    for name, values in (("logits", described.margin), ("features", described.features), ("scores", described.scores)):
-        is_bad = ~torch.isfinite(values.reshape(len(described), -1)).all(dim=1).cpu()
+def check_own_labels(labels: Tensor, count: int) -> Tensor:
+    if labels.shape != (count,) or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ArgumentError(f"labels must be {count} whole numbers, one an image, not {tuple(labels.shape)}.")
+    return labels.cpu().long()
+
+
+def settle_precision(precision: str, rule: LabelRule) -> str:
+    """`auto` means float32 where the rule needs it."""
+    return "float32" if precision == "auto" and rule.needs_float32 else precision
+
+
+def check_finite(batch: Batch, **values: Tensor) -> None:
+    for name, value in values.items():
+        is_bad = ~torch.isfinite(value.detach()).all(dim=1).cpu()
         if is_bad.any():
             raise NotFiniteError(
                 f"NaN or infinity in the {name} of {int(is_bad.sum())} of {len(is_bad)} images of a batch: index "
-                f"{list_some(described.index[is_bad].tolist())}. Look at these images and at the model's weights, or "
-                "use precision='float32'."
+                f"{list_some(batch.index[is_bad].tolist())}. Look at these images and at the model's weights; in "
+                "bfloat16 (the default on a GPU) try precision='float32'."
             )

@@ -38,7 +38,7 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
     """Show the gain on handwritten digits that come with the package.
 
     The pool has 6,000 common digits 0-4 and 60 rare ones 5-9. Three methods buy the same number of labels; a report
-    shows how well a small network does on all ten digits with each. Takes about a minute and a half on two cores.
+    shows how well a small network does on all ten digits with each. Takes about a minute on two cores.
 
     \b
     Example:
@@ -83,7 +83,7 @@ def main() -> None:
         click.echo(f"rarefish: {error}", err=True)
         sys.exit(1)
     except OSError as error:
-        click.echo(f"rarefish: {error.strerror or error}: {error.filename}", err=True)
+        click.echo(f"rarefish: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), err=True)
         sys.exit(1)
 
 

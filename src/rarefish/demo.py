@@ -2,10 +2,9 @@
 
 import base64
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,14 +12,14 @@ from torch import nn
 from rarefish import __version__
 from rarefish.acquisitions import ACQUISITIONS
 from rarefish.datasets.bundled import Splits, load_digits
-from rarefish.models import LeNet, draw_weights
+from rarefish.models import build_model
 from rarefish.oracles import known_labels
 from rarefish.pictures import to_picture
-from rarefish.pretraining import pretrain_rotation
+from rarefish.pretraining import Wish, pretrain_rotation
 from rarefish.records import Record, write_records, write_whole
 from rarefish.report.charts import draw_curves
 from rarefish.report.pages import Thumbnail, demo_page, gain
-from rarefish.rounds import Round, run_rounds
+from rarefish.rounds import Round, Task, run_rounds
 from rarefish.training import Training
 
 METHODS = ("fisher", "entropy", "random")
@@ -74,27 +73,27 @@ def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda 
     return Outcome(output / "report.html", gain(records).sentence)
 
 
-def pretrained_start(splits: Splits, seed: int, on_epoch: Callable[[int], None]) -> nn.Module:
+def pretrained_start(splits: Splits, seed: int, on_epoch: Callable[[nn.Module], None]) -> nn.Module:
     """A LeNet that has learned rotations on the pool: the start of every round of this seed."""
     generator = torch.Generator().manual_seed(seed)
-    model = draw_weights(LeNet(splits.num_classes), generator)
-    images = splits.pool.tensors[0]
-    return pretrain_rotation(model, images, splits.num_classes, generator, PRETRAINING, on_epoch)
+    model = build_model("lenet", splits.num_classes, 1, generator)
+    wish = Wish(model, splits.pool.tensors[0], splits.num_classes, generator)
+    return pretrain_rotation([wish], PRETRAINING, on_epoch=on_epoch)[0]
 
 
-def rounds_of(method: str, seed: int, num_rounds: int, splits: Splits, start: nn.Module) -> Any:
-    return run_rounds(
-        start,
-        splits.pool,
-        splits.validation,
-        splits.test,
-        ACQUISITIONS[method],
-        known_labels(splits.pool.tensors[1].tolist()),
-        num_rounds=num_rounds,
+def rounds_of(method: str, seed: int, num_rounds: int, splits: Splits, start: nn.Module) -> Iterator[Round]:
+    task = Task(
+        pool=splits.pool,
+        validation=splits.validation,
+        test=splits.test,
+        starts=(start,),
+        acquire=ACQUISITIONS[method],
+        oracle=known_labels(splits.pool.tensors[1].tolist()),
         budget=BUDGET,
         num_classes=splits.num_classes,
-        generator=torch.Generator().manual_seed(seed),
+        seed=seed,
     )
+    return run_rounds(task, num_rounds)
 
 
 def to_record(method: str, seed: int, each: Round, rare: tuple[int, ...]) -> Record:
@@ -106,7 +105,7 @@ def to_record(method: str, seed: int, each: Round, rare: tuple[int, ...]) -> Rec
         accuracy=each.score.accuracy,
         rare_recall=float(each.score.recall[list(rare)].mean()),
         recall=tuple(each.score.recall.tolist()),
-        bought=each.labels,
+        bought=tuple(label for label in each.answers if label is not None),
         select_s=each.select_s,
         train_s=each.train_s,
     )
@@ -116,7 +115,8 @@ def to_thumbnails(each: Round, splits: Splits) -> list[Thumbnail]:
     """Every chosen image of a round beside the failure that called for it."""
     assert each.choice.why is not None
     thumbnails = []
-    for label, (index, _, center, pseudo_label) in zip(each.labels, each.choice.why.rows(), strict=True):
+    for label, (index, _, center, pseudo_label) in zip(each.answers, each.choice.why.rows(), strict=True):
+        assert label is not None
         picture, (center_picture, center_label) = splits.pool[index][0], splits.validation[center]
         thumbnails.append(
             Thumbnail(

@@ -27,13 +27,13 @@ class Descriptors:
     features: Float[Tensor, "N D"]
     """Spatial mean of each tapped layer's output."""
     scores: Float[Tensor, "N D_or_0"]
-    """Spatial mean of the loss's gradient at the same place; of width 0 when no label was asked for."""
+    """Spatial mean of the loss's gradient at the same place; of width 0 where they were not asked for."""
     prediction: Int[Tensor, " N"]
     """The model's own answer."""
     margin: Float[Tensor, " N"]
     """How far the first class is ahead of the second, in logits."""
     label: Int[Tensor, " N"]
-    """The label whose loss gave the scores; the prediction where there are none."""
+    """What the estimator said; the label whose loss gave the scores, where there are scores."""
     layers: tuple[str, ...]
     widths: tuple[int, ...]
     """Channels of each layer, in the order of `layers`; they add up to D."""
@@ -44,7 +44,13 @@ class Descriptors:
     def __getitem__(self, rows: Rows) -> "Descriptors":
         """The same for some rows: a mask, row numbers or a slice."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: column[rows] for name, column in columns.items() if isinstance(column, Tensor)})
+        taken = {name: column[_beside(rows, column)] for name, column in columns.items() if isinstance(column, Tensor)}
+        return replace(self, **taken)
+
+
+def _beside(rows: Rows, column: Tensor) -> Rows:
+    """The index stays on the CPU, the rest where the model is."""
+    return rows.to(column.device) if isinstance(rows, Tensor) else rows
 
 
 def concatenate(parts: Iterable[Descriptors]) -> Descriptors:

@@ -1,17 +1,19 @@
 """Feature maps out of a running model: which layers, what passes through them, and the model given back as it was."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError, nearest
-from rarefish.layers import check_logits, device_of, dtype_of, find_layers
+from rarefish.layers import check_logits, check_maps, check_model, device_of, dtype_of, evaluating, find_layers
 
 PRECISIONS = ("auto", "float32", "bfloat16")
+HALVES = (torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -41,49 +43,32 @@ def watched(
 ) -> Iterator[Watch]:
     """A function that shows a batch to the model; the model is evaluating meanwhile and comes back as it was."""
     if precision not in PRECISIONS:
-        raise ArgumentError(f"There is no precision {precision!r}. {nearest(precision, PRECISIONS)}")
-    home = device_of(model)
+        raise ArgumentError(f"There is no precision {precision!r}. {nearest(str(precision), PRECISIONS)}")
+    check_model(model)
+    home, dtype = device_of(model), dtype_of(model)
     device = torch.device(device) if device is not None else home
-    dtype = dtype_of(model)
     in_bfloat16 = precision == "bfloat16" or (precision == "auto" and device.type == "cuda" and dtype == torch.float32)
 
     def watch(images: Tensor) -> View:
         images = images.to(device, dtype, non_blocking=True)
         maps.clear()
         with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
-            logits_NC = check_logits(model(images), len(images))
-        missing = [name for name in layers if name not in maps]
-        if missing:
-            raise LayerError(f"The layer {missing[0]!r} took no part in the forward pass. Name one that did.")
+            # A copy, since some models normalize their input in place; float, since bf16 has no 1 - p of a sure model.
+            logits_NC = check_logits(model(images.clone()), len(images))
+        check_maps(maps, layers, len(images))
+        logits_NC = logits_NC.float() if logits_NC.dtype in HALVES else logits_NC
         return View(images, logits_NC, tuple(maps[name] for name in layers))
 
-    with torch.inference_mode(False), evaluating(model), tapped(model, layers) as maps:
-        try:
+    with ExitStack() as around:
+        around.enter_context(torch.inference_mode(False))
+        around.enter_context(torch.autocast(device.type, enabled=False))
+        around.enter_context(torch.compiler.set_stance("force_eager"))  # hooks and graphs cut at a tap need eager
+        around.enter_context(evaluating(model))
+        maps = around.enter_context(tapped(model, layers))
+        if device != home:
+            around.callback(model.to, home)
             model.to(device)
-            yield watch
-        finally:
-            model.to(home)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode and with no parameter asking for a gradient; each part's own setting comes back.
-
-    BatchNorm in training mode would mix the images of a batch. A parameter that asks for a gradient would start the
-    graph at the first layer, where ours starts at the first tapped one.
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    wishes = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        model.eval()
-        for parameter, _ in wishes:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, wish in wishes:
-            parameter.requires_grad_(wish)
+        yield watch
 
 
 @contextmanager
@@ -137,9 +122,22 @@ class _StartOfGraph(torch.autograd.Function):
         return None, None
 
 
+def pull_back(outputs: Tensor, maps: Sequence[Tensor], **how: Any) -> tuple[Tensor, ...]:
+    """Gradients of the outputs at the maps."""
+    try:
+        return torch.autograd.grad(outputs, maps, **how)
+    except RuntimeError as error:
+        if "require grad" not in str(error) and "used in the graph" not in str(error):
+            raise
+        raise LayerError(
+            "No gradient of the logits reaches some tapped layer: it is not on the way to them, or the model runs "
+            "behind it without gradients (torch.no_grad, checkpointing). Name another layer."
+        ) from error
+
+
 def spatial_mean(map_: Float[Tensor, "N ..."]) -> Float[Tensor, "N L"]:
     """One number a channel: the mean over height and width (N, L, H, W) or over tokens (N, T, L); vectors stay."""
     if map_.ndim == 2:
-        return map_.float() if map_.dtype in (torch.bfloat16, torch.float16) else map_
+        return map_.float() if map_.dtype in HALVES else map_
     exact = torch.float64 if map_.dtype == torch.float64 else torch.float32
     return map_.mean(dim=1, dtype=exact) if map_.ndim == 3 else map_.flatten(2).mean(dim=2, dtype=exact)

@@ -1,7 +1,7 @@
 """Descriptors of images: one forward pass and the shortest possible way back."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -9,13 +9,13 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.checks import check_data, check_finite, check_labels
+from rarefish.checks import check_data, check_finite, check_labels, check_own_labels, settle_precision
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
-from rarefish.features import View, Watch, spatial_mean, watched
+from rarefish.features import View, Watch, pull_back, spatial_mean, watched
 from rarefish.layers import choose_layers, find_layers
 from rarefish.pseudo_labels import Estimator, MonteCarlo, given, label_rule, predicted
-from rarefish.reading import Batch, Data, Reader, Relabeled
+from rarefish.reading import Batch, Data, Reader
 
 Describe = Callable[..., Iterator[Descriptors]]
 """(data set, index or None for all, estimator, with_scores=, title=) -> its descriptors, batch by batch."""
@@ -40,12 +40,14 @@ def describe(
     """
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
     check_data(data, "data set")
-    estimate = _estimator_for_one(labels)
-    if isinstance(labels, Tensor):
-        data = Relabeled(data, labels)
-    names = find_layers(model, layers or choose_layers(model, reader.first_images(data)))
-    with describing(model, names, reader, device, precision, with_scores=labels is not None) as run:
-        return concatenate(run(data, None, estimate, title="describing"))
+    estimate, precision = _estimator_for_one(labels, precision)
+    own_labels = check_own_labels(labels, len(data)) if isinstance(labels, Tensor) else None
+    names = find_layers(model, choose_layers(model, reader.first_images(data)) if layers is None else layers)
+    with describing(model, names, reader, device, precision) as run:
+        with_scores = labels is not None
+        return concatenate(
+            run(data, None, estimate, with_scores=with_scores, own_labels=own_labels, title="describing")
+        )
 
 
 @contextmanager
@@ -55,17 +57,24 @@ def describing(
     reader: Reader,
     device: torch.device | str | None = None,
     precision: str = "auto",
-    with_scores: bool = True,
 ) -> Iterator[Describe]:
     """A function that describes data sets, one pass a call, while the model is held in evaluation mode."""
-    layers, scored = tuple(layers), with_scores
-    with watched(model, layers, device, precision) as watch:
+    layers = tuple(layers)
+    with ExitStack() as readers, watched(model, layers, device, precision) as watch:
 
         def run(
-            data: Data, index: Sequence[int] | None, estimate: Estimator, *, with_scores: bool = True, title: str = ""
+            data: Data,
+            index: Sequence[int] | None,
+            estimate: Estimator,
+            *,
+            with_scores: bool = True,
+            own_labels: Tensor | None = None,
+            title: str = "",
         ) -> Iterator[Descriptors]:
-            batches = reader.read(data, index, title=title, with_labels=estimate is given)
-            return describe_batches(watch, batches, layers, estimate, with_scores and scored)
+            needed: bool | Tensor = estimate is given if own_labels is None else own_labels
+            batches = reader.read(data, index, title=title, labels=needed)
+            readers.callback(batches.close)  # an error must not leave a progress bar or workers behind
+            return describe_batches(watch, batches, layers, estimate, with_scores)
 
         yield run
 
@@ -77,11 +86,13 @@ def describe_batches(
     for batch in batches:
         with torch.set_grad_enabled(with_scores):
             view = watch(batch.images)
-            check_labels(batch, view.logits_NC.shape[1])
-            label_N = estimate(view, batch.labels, watch)
             features_ND = view.features_ND
+            check_labels(batch, view.logits_NC.shape[1])
+            check_finite(batch, logits=view.logits_NC, features=features_ND)
+            label_N = estimate(view, batch.labels, watch)
             scores_ND = scores(view, label_N) if with_scores else features_ND.new_empty(len(label_N), 0)
-        described = Descriptors(
+            check_finite(batch, scores=scores_ND)
+        yield Descriptors(
             index=batch.index,
             features=features_ND,
             scores=scores_ND,
@@ -91,8 +102,6 @@ def describe_batches(
             layers=layers,
             widths=view.widths,
         )
-        check_finite(described)
-        yield described
 
 
 def scores(view: View, label_N: Tensor) -> Tensor:
@@ -101,16 +110,17 @@ def scores(view: View, label_N: Tensor) -> Tensor:
     The loss is summed, not averaged: then no image's gradient depends on the others of its batch.
     """
     loss = functional.cross_entropy(view.logits_NC, label_N, reduction="sum")
-    gradients = torch.autograd.grad(loss, view.maps)
+    gradients = pull_back(loss, view.maps)
     return torch.cat([spatial_mean(gradient) for gradient in gradients], dim=1)
 
 
-def _estimator_for_one(labels: "str | MonteCarlo | Tensor | None") -> Estimator:
-    """The estimator for one data set alone."""
+def _estimator_for_one(labels: "str | MonteCarlo | Tensor | None", precision: str) -> tuple[Estimator, str]:
+    """The estimator for one data set alone, and the precision it needs."""
     if labels is None:
-        return predicted
+        return predicted, precision
     if isinstance(labels, Tensor):
-        return given
+        return given, precision
     if labels == "density":
         raise ArgumentError("'density' needs a validation set beside the pool: use select(), or give the labels.")
-    return label_rule(labels).on_validation
+    rule = label_rule(labels)
+    return rule.on_validation, settle_precision(precision, rule)

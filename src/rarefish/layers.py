@@ -1,6 +1,8 @@
-"""A model from outside: its layers by name, found or chosen; its logits, its device."""
+"""A model from outside: its layers by name, found or chosen; its logits, its device, its mode."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +19,11 @@ def find_layers(model: nn.Module, layers: Iterable[str]) -> dict[str, nn.Module]
         )
     if len(set(names)) != len(names):
         raise LayerError(f"layers names a layer twice: {', '.join(names)}. Name each once.")
-    known = {name: module for name, module in model.named_modules() if name}
+    # torch.compile puts a name of its own in front.
+    known = {name.replace("_orig_mod.", ""): module for name, module in model.named_modules() if name}
     for name in names:
         if name not in known:
-            raise LayerError(f"The model has no layer {name!r}. {nearest(name, known)}")
+            raise LayerError(f"The model has no layer {name!r}. {nearest(str(name), known)}")
     return {name: known[name] for name in names}
 
 
@@ -32,9 +35,8 @@ def choose_layers(model: nn.Module, images: Tensor) -> Sequence[str]:
     own = getattr(model, "default_layers", None)
     if own:
         return tuple(own)
-    outputs = _outputs_in_order(model, images)
-    logits = outputs.pop("")
-    below = {name: output for name, output in outputs.items() if output.data_ptr() != logits.data_ptr()}
+    check_model(model)
+    below = _outputs_below_logits(model, images)
     if not below:
         raise LayerError("Found no layer below the logits to describe images with. Name some with layers=(…).")
     last = list(below.values())[-1]
@@ -52,8 +54,53 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The type of number the model computes with."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    """The type of number most of the model's weights have."""
+    counts: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            counts[parameter.dtype] += parameter.numel()
+    return counts.most_common(1)[0][0] if counts else torch.float32
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode and with no parameter asking for a gradient; each part's own setting comes back.
+
+    BatchNorm in training mode would mix the images of a batch. A parameter that asks for a gradient would start the
+    graph at the first layer, where ours starts at the first tapped one.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    wishes = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        model.eval()
+        for parameter, _ in wishes:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, wish in wishes:
+            parameter.requires_grad_(wish)
+
+
+def check_model(model: nn.Module) -> None:
+    """Complains about models whose layers cannot be tapped."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        raise ModelError(f"The model is wrapped in {type(model).__name__}. Give the model inside: model.module.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError("A scripted model cannot be tapped. Give the nn.Module it was made from.")
+
+
+def check_maps(maps: dict[str, Tensor], layers: Iterable[str], num_images: int) -> None:
+    """Complains about tapped layers that did not run, or gave something else than one map per image."""
+    for name in layers:
+        if name not in maps:
+            raise LayerError(f"The layer {name!r} took no part in the forward pass. Name one that did.")
+        shape = tuple(maps[name].shape)
+        if shape[0] != num_images:
+            raise LayerError(f"The layer {name!r} gives {shape} for {num_images} images, not one map per image.")
+        if _num_channels(maps[name]) < 2:
+            raise LayerError(f"The layer {name!r} gives {shape}: one channel has no direction. Name a wider layer.")
 
 
 def check_logits(output: object, num_images: int) -> Tensor:
@@ -76,27 +123,27 @@ def _num_channels(output: Tensor) -> int:
     return output.shape[2] if output.ndim == 3 else output.shape[1]
 
 
-def _outputs_in_order(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """What each layer gives for the images, in the order they ran; the model's own output under the empty name."""
+def _outputs_below_logits(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """What each layer on the way to the logits gives for two images, in the order they ran."""
     outputs: dict[str, Tensor] = {}
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:
         def keep(_: nn.Module, __: object, output: object) -> None:
-            if isinstance(output, Tensor) and output.is_floating_point() and output.ndim >= 2:
+            if isinstance(output, Tensor) and output.requires_grad and output.ndim >= 2 and len(output) == 2:
                 outputs.pop(name, None)
                 outputs[name] = output
 
         return keep
 
-    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules()]
-    modes = [(module, module.training) for module in model.modules()]
+    handles = [module.register_forward_hook(note(name)) for name, module in model.named_modules() if name]
+    two = images[:1].repeat(2, *[1] * (images.ndim - 1)).to(device_of(model), dtype_of(model)).requires_grad_()
     try:
-        model.eval()
-        with torch.no_grad():
-            check_logits(model(images.to(device_of(model), dtype_of(model))), len(images))
+        with evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
+            logits = check_logits(model(two * 1), 2)
+            reached = torch.autograd.grad(logits.sum(), [two, *outputs.values()], allow_unused=True)[1:]
     finally:
         for handle in handles:
             handle.remove()
-        for module, mode in modes:
-            module.training = mode
-    return outputs
+    on_the_way = zip(outputs.items(), reached, strict=True)
+    # What has the logits' shape is most likely the logits themselves, before a temperature or a softmax.
+    return {name: o for (name, o), gradient in on_the_way if gradient is not None and o.shape != logits.shape}

@@ -27,14 +27,6 @@ class Matches:
     label: Int[Tensor, "K R"]
     """The label the image was described with."""
 
-    @property
-    def index(self) -> Int[Tensor, "K R"]:
-        return unpack_index(self.key)
-
-    @property
-    def similarity(self) -> Float[Tensor, "K R"]:
-        return unpack_similarity(self.key)
-
 
 @dataclass(frozen=True)
 class Picks:
@@ -56,7 +48,7 @@ def find_distinct(
         picks = distinct(matches, budget)
         if len(picks.index) == budget:
             return picks
-        depth *= 2
+        depth = min(2 * depth, budget)
 
 
 def match(batch: Descriptors, centers: Standardized, kernel: str, depth: int) -> Matches:

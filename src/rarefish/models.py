@@ -1,10 +1,13 @@
 """Small networks of the experiments, each with the layers it is described at."""
 
 import copy
-from typing import TypeVar
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from rarefish.errors import ArgumentError, nearest
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -13,16 +16,84 @@ class LeNet(nn.Module):
     """The paper's network for 28×28 digits; its layers end with their ReLU, so they are described after it."""
 
     default_layers = ("conv1", "conv2", "fc1")
+    default_dropout: ClassVar = {"conv1": 0.25, "conv2": 0.25, "fc1": 0.5}
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_classes: int = 10, channels: int = 1) -> None:
         super().__init__()
-        self.conv1 = nn.Sequential(nn.Conv2d(1, 10, kernel_size=5), nn.MaxPool2d(2), nn.ReLU())
+        self.conv1 = nn.Sequential(nn.Conv2d(channels, 10, kernel_size=5), nn.MaxPool2d(2), nn.ReLU())
         self.conv2 = nn.Sequential(nn.Conv2d(10, 20, kernel_size=5), nn.MaxPool2d(2), nn.ReLU())
         self.fc1 = nn.Sequential(nn.Flatten(), nn.Linear(320, 50), nn.ReLU())
         self.fc2 = nn.Linear(50, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.fc2(self.fc1(self.conv2(self.conv1(images))))
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions around a shortcut (He et al., 2015)."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or width_in != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(self.bn1(self.conv1(x)).relu()))
+        return (out + self.shortcut(x)).relu()
+
+
+class ResNet(nn.Module):
+    """A residual network with a 7×7 stem; (1, 1, 1, 1) blocks make ResNet-10, (2, 2, 2, 2) ResNet-18."""
+
+    default_layers = ("layer3", "avgpool")
+    default_dropout: ClassVar = {"layer2": 0.25, "layer3": 0.25, "avgpool": 0.5}
+
+    def __init__(self, blocks: tuple[int, int, int, int], num_classes: int = 10, channels: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(3, stride=2, padding=1),
+        )
+        self.layer1 = self._stage(64, 64, blocks[0], stride=1)
+        self.layer2 = self._stage(64, 128, blocks[1], stride=2)
+        self.layer3 = self._stage(128, 256, blocks[2], stride=2)
+        self.layer4 = self._stage(256, 512, blocks[3], stride=2)
+        self.avgpool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.fc = nn.Linear(512, num_classes)
+
+    @staticmethod
+    def _stage(width_in: int, width: int, num_blocks: int, stride: int) -> nn.Sequential:
+        rest = [BasicBlock(width, width, 1) for _ in range(num_blocks - 1)]
+        return nn.Sequential(BasicBlock(width_in, width, stride), *rest)
+
+    def forward(self, images: Tensor) -> Tensor:
+        deep = self.layer4(self.layer3(self.layer2(self.layer1(self.stem(images)))))
+        return self.fc(self.avgpool(deep))
+
+
+MODELS: dict[str, Callable[[int, int], nn.Module]] = {
+    "lenet": lambda num_classes, channels: LeNet(num_classes, channels),
+    "resnet10": lambda num_classes, channels: ResNet((1, 1, 1, 1), num_classes, channels),
+    "resnet18": lambda num_classes, channels: ResNet((2, 2, 2, 2), num_classes, channels),
+}
+"""(number of classes, channels of an image) -> a network with torch's own random weights."""
+
+
+def build_model(name: str, num_classes: int, channels: int, generator: torch.Generator) -> nn.Module:
+    """The network of that name, its weights drawn from the generator, laid out for fast convolutions."""
+    if name not in MODELS:
+        raise ArgumentError(f"There is no model {name!r}. {nearest(name, MODELS)}")
+    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from the global chance
+        model = draw_weights(MODELS[name](num_classes, channels), generator)
+    # Channels last is about 1.6 times as fast for these on a CPU, and what tensor cores want on a GPU.
+    return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 def classifier_of(model: nn.Module) -> tuple[str, nn.Linear]:
@@ -36,7 +107,7 @@ def with_new_classifier(model: Network, num_classes: int, generator: torch.Gener
     """A copy of the model whose last linear layer is new: drawn from the generator, `num_classes` wide."""
     fresh = copy.deepcopy(model)
     name, old = classifier_of(fresh)
-    new = nn.Linear(old.in_features, num_classes).to(old.weight)
+    new = nn.Linear(old.in_features, num_classes, device="meta").to_empty(device=old.weight.device).to(old.weight.dtype)
     _draw_linear(new, generator)
     parent, _, own = name.rpartition(".")
     setattr(fresh.get_submodule(parent), own, new)
@@ -46,12 +117,12 @@ def with_new_classifier(model: Network, num_classes: int, generator: torch.Gener
 def draw_weights(model: Network, generator: torch.Generator) -> Network:
     """The model itself, its linear and convolutional weights drawn anew from the generator (torch's own ranges)."""
     for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)):
+        if isinstance(module, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
             _draw_linear(module, generator)
     return model
 
 
-def _draw_linear(module: nn.Linear | nn.Conv2d, generator: torch.Generator) -> None:
+def _draw_linear(module: nn.Linear | nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator) -> None:
     bound = module.weight[0].numel() ** -0.5
     with torch.no_grad():
         for parameter in (module.weight, module.bias):

@@ -1,4 +1,4 @@
-"""Image tensors as pictures a person can look at."""
+"""Images turned, and image tensors as pictures a person can look at."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,13 +6,21 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+from torch.nn import functional
+
+from rarefish.errors import ArgumentError
 
 GAP = 6
 
 
 def to_picture(image: Any, smallest: int = 1) -> Image.Image:
     """The image stretched to its full range of grey or colour, enlarged until it is `smallest` pixels high."""
-    values = torch.as_tensor(np.asarray(image) if not isinstance(image, torch.Tensor) else image).detach().cpu().float()
+    if isinstance(image, Image.Image):
+        image = torch.from_numpy(np.array(image.convert("RGB"))).movedim(2, 0)
+    values = torch.as_tensor(image).detach().cpu().float()
+    if values.ndim not in (2, 3):
+        raise ArgumentError(f"A picture needs (channels, height, width); this image is {tuple(values.shape)}.")
     values = values[None] if values.ndim == 2 else values
     values = values if values.shape[0] in (1, 3) else values.mean(dim=0, keepdim=True)
     low, high = values.amin(), values.amax()
@@ -20,6 +28,17 @@ def to_picture(image: Any, smallest: int = 1) -> Image.Image:
     picture = Image.fromarray(grey.squeeze(2) if grey.shape[2] == 1 else grey).convert("RGB")
     times = max(1, -(-smallest // picture.height))
     return picture.resize((picture.width * times, picture.height * times), Image.Resampling.NEAREST)
+
+
+def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
+    """Each image turned about its middle by its angle in radians; bilinear, zeros from outside."""
+    height, width = images.shape[-2:]
+    cos, sin, zero = angles_N.cos(), angles_N.sin(), torch.zeros_like(angles_N)
+    # affine_grid's coordinates run from -1 to 1 on both axes, so a turn of an oblong image needs its aspect ratio.
+    rows = [[cos, -sin * height / width, zero], [sin * width / height, cos, zero]]
+    theta_N23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
+    grid = functional.affine_grid(theta_N23, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, align_corners=False)
 
 
 def draw_pairs(pairs: Sequence[tuple[Any, Any]], captions: Sequence[str], columns: int = 8) -> Image.Image:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rarefish.descriptors import Descriptors
 from rarefish.errors import ArgumentError, nearest
-from rarefish.features import View, Watch, spatial_mean
+from rarefish.features import View, Watch, pull_back, spatial_mean
 from rarefish.kernels import Standardized, similarity, standardize, standardize_layers
+from rarefish.pictures import rotate
 
 Estimator = Callable[[View, Tensor | None, Watch], Tensor]
 """(what a pass over a batch showed, the labels its data set gives, a way to look again) -> a label per image."""
@@ -33,13 +33,15 @@ class LabelRule:
     on_pool: Callable[[Descriptors], Estimator]
     needs_validation_labels: bool = False
     needs_pool_labels: bool = False
+    needs_float32: bool = False
+    """Small distortions drown in bfloat16's rounding."""
 
 
 def label_rule(labels: "str | MonteCarlo", seed: int = 0) -> LabelRule:
     """The rule of that name; a `MonteCarlo` is taken with its own settings."""
     if isinstance(labels, MonteCarlo):
-        return LabelRule(labels, lambda _: labels)
-    if labels not in RULES:
+        return LabelRule(labels, lambda _: labels, needs_float32=True)
+    if not isinstance(labels, str) or labels not in RULES:
         raise ArgumentError(f"There is no label estimator {labels!r}. {nearest(str(labels), RULES)}")
     return RULES[labels](seed)
 
@@ -98,7 +100,9 @@ class MonteCarlo:
             )
 
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-        """The best class of each image; a few images at a time, so that a pass holds about one batch."""
+        """The best class of each image; as many images at a time as make a batch with all their samples."""
+        if view.images.ndim != 4:
+            raise ArgumentError(f"Monte Carlo labels rotate images (N, C, H, W); these are {tuple(view.images.shape)}.")
         at_once = max(1, len(view.images) // self.samples)
         return torch.cat([self._choose(images, watch) for images in view.images.split(at_once)])
 
@@ -107,8 +111,12 @@ class MonteCarlo:
         shape = (len(images), self.samples)
         features_NSD = seen.features_ND.unflatten(0, shape)
         statistic = STATISTICS[self.statistic]
-        scores_CNSD = torch.cat([scores.unflatten(1, shape) for scores in scores_of_all_classes(seen)])
-        return torch.stack([statistic(features_NSD, scores_NSD) for scores_NSD in scores_CNSD]).argmax(dim=0)
+        values = [
+            statistic(features_NSD, scores_ND.unflatten(0, shape))
+            for scores_CND in scores_of_all_classes(seen)
+            for scores_ND in scores_CND
+        ]
+        return torch.stack(values).argmax(dim=0)
 
     def distort(self, images: Tensor) -> Tensor:
         """All samples of the first image, then all of the second …"""
@@ -119,17 +127,6 @@ class MonteCarlo:
         return rotated + noise_S.to(images).repeat(len(images), *[1] * (images.ndim - 1))
 
 
-def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
-    """Each image turned about its middle by its angle in radians; bilinear, zeros from outside."""
-    height, width = images.shape[-2:]
-    cos, sin, zero = angles_N.cos(), angles_N.sin(), torch.zeros_like(angles_N)
-    # affine_grid's coordinates run from -1 to 1 on both axes, so a turn of an oblong image needs its aspect ratio.
-    rows = [[cos, -sin * height / width, zero], [sin * width / height, cos, zero]]
-    theta_N23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
-    grid = functional.affine_grid(theta_N23, list(images.shape), align_corners=False)
-    return functional.grid_sample(images, grid, align_corners=False)
-
-
 def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
     """∂L(d)/∂z of every image for every class d, as (classes, N, D): one batched backward for all classes.
 
@@ -137,10 +134,12 @@ def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
     """
     num_classes = seen.logits_NC.shape[1]
     # The cross-entropy of label d has the gradient softmax - 1_d at the logits; the rest of the way back is linear.
-    pull_CNC = seen.logits_NC.softmax(dim=1).detach() - torch.eye(num_classes, device=seen.logits_NC.device)[:, None]
+    probability_NC = seen.logits_NC.detach().softmax(dim=1)
+    one_hot_CC = torch.eye(num_classes, device=probability_NC.device, dtype=probability_NC.dtype)
     at_once = max(1, 2**28 // sum(m.numel() for m in seen.maps))
-    for pull in pull_CNC.to(seen.logits_NC.dtype).split(at_once):
-        pulled = torch.autograd.grad(seen.logits_NC, seen.maps, pull, retain_graph=True, is_grads_batched=True)
+    for one_hot in one_hot_CC.split(at_once):
+        pull = probability_NC - one_hot[:, None]
+        pulled = pull_back(seen.logits_NC, seen.maps, grad_outputs=pull, retain_graph=True, is_grads_batched=True)
         pooled = [spatial_mean(map_.flatten(0, 1)).unflatten(0, map_.shape[:2]) for map_ in pulled]
         yield torch.cat(pooled, dim=2)
 

@@ -1,14 +1,15 @@
 """Batches out of any data set: bare images, (image, label) pairs or dictionaries."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, TensorDataset, default_collate
 
-from rarefish.errors import ArgumentError, DataError, LabelError, list_some
+from rarefish.errors import ArgumentError, DataError, LabelError, RarefishError, list_some
 from rarefish.progress import track
 
 IMAGE_KEYS = ("pixel_values", "image", "img", "images")
@@ -32,6 +33,10 @@ class Batch:
     images: Tensor
     labels: Tensor | None
 
+    def pin_memory(self) -> "Batch":
+        """Called by the DataLoader: from pinned memory a GPU fetches by itself."""
+        return self if self.images.is_cuda else replace(self, images=self.images.pin_memory())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
@@ -51,38 +56,52 @@ class Reader:
             )
 
     def read(
-        self, data: Data, index: Sequence[int] | None = None, *, title: str = "", with_labels: bool = False
-    ) -> Iterator[Batch]:
-        """The images at `index` (all, if None), in order."""
+        self,
+        data: Data,
+        index: Sequence[int] | None = None,
+        *,
+        title: str = "",
+        labels: bool | Tensor = False,
+    ) -> Generator[Batch, None, None]:
+        """The images at `index` (all, if None), in order; `labels`: the data set's own, or these, one an image."""
         index = range(len(data)) if index is None else index
-        loader = DataLoader(
+        if type(data) is TensorDataset and self.collate is None:
+            batches: Iterable[Batch | RarefishError] = _slices(data, index, self.batch_size, labels is True)
+        else:
+            batches = self._load(data, index, labels is True)
+        for batch in track(batches, total=len(index), title=title, step=_num_images, shown=self.progress):
+            if isinstance(batch, RarefishError):
+                raise batch
+            yield replace(batch, labels=labels[batch.index]) if isinstance(labels, Tensor) else batch
+
+    def _load(self, data: Data, index: Sequence[int], with_labels: bool) -> "DataLoader[Batch | RarefishError]":
+        return DataLoader(
             _Numbered(data),  # pyright: ignore[reportArgumentType]
-            batch_size=self.batch_size,
+            batch_size=int(self.batch_size),
             sampler=index,  # pyright: ignore[reportArgumentType]
             num_workers=self.num_workers,
-            collate_fn=_Collate(self.collate, with_labels),
+            collate_fn=_Collate(self.collate, with_labels).without_traceback,
+            generator=torch.Generator(),  # else it draws from the caller's
             pin_memory=torch.cuda.is_available(),
         )
-        yield from track(loader, total=len(index), title=title, step=lambda b: len(b.index), shown=self.progress)
 
     def first_images(self, data: Data) -> Tensor:
         """The first image, as a batch of one."""
-        return _Collate(self.collate, False)([(0, data[0])]).images
+        return self.one(data, 0)
+
+    def one(self, data: Data, index: int) -> Tensor:
+        """The image at `index`, as a batch of one, read as all others are."""
+        return _Collate(self.collate, False)([(index, data[index])]).images
 
 
-class Relabeled:
-    """A data set with labels that somebody else gave."""
-
-    def __init__(self, data: Data, labels: Tensor) -> None:
-        if labels.shape != (len(data),) or labels.is_floating_point():
-            raise ArgumentError(f"labels must be {len(data)} whole numbers, one an image, not {tuple(labels.shape)}.")
-        self.data, self.labels = data, labels.cpu()
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        return image_of(self.data[index]), int(self.labels[index])
+def _slices(data: TensorDataset, index: Sequence[int], batch_size: int, with_labels: bool) -> Iterator[Batch]:
+    """Batches of tensors in memory (or on a GPU) without a look at single items."""
+    images, *rest = data.tensors
+    for rows in torch.as_tensor(index, dtype=torch.long).split(int(batch_size)):
+        if with_labels and not rest:
+            raise LabelError(f"Item {int(rows[0])} has no label, and these settings need one. Give two tensors.")
+        here = rows.to(images.device)
+        yield Batch(rows, images[here], rest[0][here].long() if with_labels else None)
 
 
 @dataclass(frozen=True)
@@ -103,16 +122,33 @@ class _Collate:
     collate: Callable[[list[Any]], Any] | None
     with_labels: bool
 
+    def without_traceback(self, numbered: list[tuple[int, Any]]) -> "Batch | RarefishError":
+        """The batch, or what is wrong with it: an error raised in a worker would arrive as pages of traceback."""
+        try:
+            return self(numbered)
+        except RarefishError as error:
+            return error
+
     def __call__(self, numbered: list[tuple[int, Any]]) -> Batch:
         index = torch.tensor([i for i, _ in numbered])
         items = [item for _, item in numbered]
         if self.collate:
             together = self.collate(items)
-            images, labels = image_of(together), label_of(together) if self.with_labels else None
+            images, labels = torch.as_tensor(image_of(together)), label_of(together) if self.with_labels else None
+            if self.with_labels and labels is None:
+                raise LabelError("collate= gave a batch without labels, and these settings need them.")
+            if len(images) != len(index):
+                raise DataError(
+                    f"collate= made {len(images)} images out of {len(index)} items; it must keep their number."
+                )
         else:
             images = _stack([image_of(item) for item in items], index)
             labels = torch.tensor([_label_at(i, item) for i, item in numbered]) if self.with_labels else None
         return Batch(index, torch.as_tensor(images), labels if labels is None else torch.as_tensor(labels).long())
+
+
+def _num_images(batch: "Batch | RarefishError") -> int:
+    return 0 if isinstance(batch, RarefishError) else len(batch.index)
 
 
 def image_of(item: Any) -> Any:
@@ -132,34 +168,26 @@ def label_of(item: Any) -> Any:
     return item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None
 
 
-def read_labels(data: Data) -> Tensor:
-    """Every label of a data set, in order; from its `targets` or `tensors` where it has them, else item by item."""
-    known = getattr(data, "targets", None)
-    if known is None and len(getattr(data, "tensors", ())) > 1:
-        known = data.tensors[1]  # pyright: ignore[reportAttributeAccessIssue]
-    if known is not None and len(known) == len(data):
-        return torch.as_tensor(known).long()
-    return torch.tensor([_label_at(i, data[i]) for i in range(len(data))])
-
-
 def _label_at(index: int, item: Any) -> int:
     label = label_of(item)
     if label is None:
         raise LabelError(f"Item {index} has no label, and these settings need one. Give (image, label) items.")
     try:
-        return int(label)
-    except (TypeError, ValueError) as error:
-        raise LabelError(f"The label of item {index} is {label!r}, not a class number from 0.") from error
+        number = int(label)
+    except (TypeError, ValueError):
+        number = None
+    if number is None or number != label:
+        raise LabelError(f"The label of item {index} is {label!r}, not a class number from 0.")
+    return number
 
 
 def _stack(images: list[Any], index: Tensor) -> Tensor:
-    if not all(isinstance(image, Tensor) or hasattr(image, "__array_interface__") for image in images[:1]) or hasattr(
-        images[0], "getbands"
-    ):
-        raise DataError(
-            f"Image {int(index[0])} is a {type(images[0]).__name__}, not a tensor. Add a transform to the data set "
-            "that makes it one, such as torchvision's ToTensor()."
-        )
+    for i, image in zip(index.tolist(), images, strict=True):
+        if not isinstance(image, (Tensor, np.ndarray)):
+            raise DataError(
+                f"Image {i} is a {type(image).__name__}, not a tensor. Add a transform to the data set that makes it "
+                "one, such as torchvision's ToTensor()."
+            )
     shapes = {tuple(image.shape) for image in images}
     if len(shapes) > 1:
         raise DataError(

@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -11,59 +11,172 @@ from torch import nn
 from rarefish.acquisitions import Acquisition, Choice, Situation
 from rarefish.errors import ArgumentError
 from rarefish.oracles import Oracle
+from rarefish.packing import FitAll, Job, fit_each
 from rarefish.reading import Data
-from rarefish.training import Score, Training, evaluate, fit, read_images
+from rarefish.training import Score, Training, evaluate, read_images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What stays the same through all rounds."""
+
+    pool: Data
+    validation: Data
+    test: Data
+    starts: tuple[nn.Module, ...]
+    """The untrained model, or one for each member of an ensemble; never changed."""
+    acquire: Acquisition
+    oracle: Oracle
+    budget: int
+    num_classes: int
+    name: str = "the acquisition"
+    training: Training = field(default_factory=Training)
+    warm: bool = False
+    """Train on from the round before; cold (the default) trains every round from the start."""
+    seed: int = 0
+    batch_size: int = 1000
+    peek: bool = False
+    """Look at the test set after every epoch, to tell the best one: as the paper counts, not as we do."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a task stands after some rounds: all that the next one needs."""
+
+    number: int
+    models: tuple[nn.Module, ...] = field(repr=False)
+    labeled: tuple[int, ...] = ()
+    labels: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Round:
     """What one round chose, what that cost, and how well the model does after it."""
 
-    number: int
     choice: Choice
-    labels: tuple[int, ...]
-    """The oracle's answers, in the order of `choice.indices`."""
-    labels_spent: int
+    answers: tuple[int | None, ...]
+    """The oracle's, in the order of `choice.indices`."""
     score: Score
+    """Of the model; of an ensemble the mean over its members."""
     select_s: float
     train_s: float
-    model: nn.Module = field(repr=False)
+    state: State
+    best_accuracy: float | None = None
+    """Over all epochs, on the test set, where the task peeks."""
+
+    @property
+    def number(self) -> int:
+        return self.state.number
+
+    @property
+    def labels_spent(self) -> int:
+        return len(self.state.labels)
 
 
-def run_rounds(
-    start: nn.Module,
-    pool: Data,
-    validation: Data,
-    test: Data,
-    acquire: Acquisition,
-    oracle: Oracle,
-    *,
-    num_rounds: int,
-    budget: int,
-    num_classes: int,
-    generator: torch.Generator,
-    training: Training | None = None,
-    warm: bool = False,
-) -> Iterator[Round]:
-    """Rounds one after another; `start` is not touched.
+def run_rounds(task: Task, num_rounds: int, state: State | None = None, fit_all: FitAll = fit_each) -> Iterator[Round]:
+    """Rounds one after another, from the beginning or from a state that an earlier run came to."""
+    state = state or begin(task)
+    check_supply(task, num_rounds, state)
+    while state.number < num_rounds:
+        (finished,) = advance([task], [state], fit_all)
+        yield finished
+        state = finished.state
 
-    Cold (the default) trains every round from `start`; warm goes on from the round before.
-    """
-    if num_rounds * budget > len(pool):
+
+def begin(task: Task) -> State:
+    """The state before the first round."""
+    return State(0, task.starts)
+
+
+def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fit_each) -> list[Round]:
+    """One round of each task; all their trainings are handed to `fit_all` together."""
+    choices, bought, seconds = [], [], []
+    for task, state in zip(tasks, states, strict=True):
+        began = time.perf_counter()
+        choices.append(choose(task, state))
+        seconds.append(time.perf_counter() - began)
+        bought.append(ask(task, state, choices[-1]))
+    peeks: list[list[float]] = [[] for _ in tasks]
+    began = time.perf_counter()
+    fit_all(
+        [job for task, (_, state), seen in zip(tasks, bought, peeks, strict=True) for job in jobs_of(task, state, seen)]
+    )
+    train_s = (time.perf_counter() - began) / len(tasks)
+    return [
+        Round(choice, answers, mean_score(task, state), select_s, train_s, state, max(seen, default=None))
+        for task, choice, (answers, state), select_s, seen in zip(tasks, choices, bought, seconds, peeks, strict=True)
+    ]
+
+
+def choose(task: Task, state: State) -> Choice:
+    """What the acquisition wants to have labeled; complains where that is not `budget` new images."""
+    here = Situation(state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size)
+    choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
+    new = set(choice.indices) - {*state.labeled, *state.refused}
+    if len(choice.indices) != task.budget or len(new) != task.budget:
         raise ArgumentError(
-            f"{num_rounds} rounds of {budget} labels need {num_rounds * budget} images; the pool has {len(pool)}. "
+            f"{task.name} returned {len(choice.indices)} images of which {len(new)} are new and distinct; it was asked "
+            f"for {task.budget}."
+        )
+    return choice
+
+
+def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...], State]:
+    """The oracle's answers, and the state with fresh models that are to learn from them."""
+    answers = tuple(task.oracle(choice.indices))
+    told = [(i, label) for i, label in zip(choice.indices, answers, strict=True) if label is not None]
+    silent = [i for i, label in zip(choice.indices, answers, strict=True) if label is None]
+    return answers, State(
+        state.number + 1,
+        tuple(copy.deepcopy(model) for model in (state.models if task.warm else task.starts)),
+        (*state.labeled, *(i for i, _ in told)),
+        (*state.labels, *(label for _, label in told)),
+        (*state.refused, *silent),
+    )
+
+
+def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
+    """The trainings of a state's models on all that is labeled; a peek at the test set adds to `seen`."""
+    images, labels = read_images(task.pool, list(state.labeled)), torch.tensor(state.labels)
+
+    def peek(model: nn.Module) -> None:
+        seen.append(evaluate(model, task.test, task.num_classes).accuracy)
+
+    return [
+        Job(
+            model,
+            images,
+            labels,
+            task.training,
+            chance(task.seed, state.number, f"train {member}"),
+            on_epoch=peek if task.peek and member == 0 else None,
+        )
+        for member, model in enumerate(state.models)
+    ]
+
+
+def mean_score(task: Task, state: State) -> Score:
+    """The mean over members; the predictions are the first one's."""
+    scores = [evaluate(model, task.test, task.num_classes) for model in state.models]
+    recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
+    return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
+
+
+def chance(seed: int, number: int, purpose: str) -> torch.Generator:
+    """A generator of its own for each step of each round: a run that is taken up again draws what it would have drawn.
+
+    All methods share it, so their differences are paired by seed.
+    """
+    code = sum(ord(letter) * 31**place for place, letter in enumerate(purpose))
+    return torch.Generator().manual_seed((seed * 1_000_003 + number * 7919 + code) % 2**63)
+
+
+def check_supply(task: Task, num_rounds: int, state: State) -> None:
+    wanted = (num_rounds - state.number) * task.budget
+    left = len(task.pool) - len(state.labeled) - len(state.refused)
+    if wanted > left:
+        raise ArgumentError(
+            f"{num_rounds - state.number} rounds of {task.budget} labels need {wanted} images; the pool has {left}. "
             "Lower the budget or the number of rounds."
         )
-    training = training or Training()
-    model, labeled, labels = copy.deepcopy(start), [], []
-    for number in range(1, num_rounds + 1):
-        began = time.perf_counter()
-        choice = acquire(Situation(model, pool, validation, tuple(labeled)), budget, generator)
-        selected = time.perf_counter()
-        answers = oracle(choice.indices)
-        labeled, labels = [*labeled, *choice.indices], [*labels, *answers]
-        model = copy.deepcopy(model if warm else start)
-        fit(model, read_images(pool, labeled), torch.tensor(labels), training, generator)
-        trained = time.perf_counter()
-        score = evaluate(model, test, num_classes)
-        yield Round(number, choice, tuple(answers), len(labels), score, selected - began, trained - selected, model)

@@ -1,6 +1,7 @@
 """Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,9 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rarefish.centers import k_center
-from rarefish.checks import check_pool, check_rule, warn_if_unstable
+from rarefish.checks import check_pool, check_rule, settle_precision, warn_if_unstable
 from rarefish.descriptors import Descriptors, concatenate
-from rarefish.errors import ArgumentError
 from rarefish.fisher import describing
 from rarefish.kernels import needs_scores, standardize
 from rarefish.layers import choose_layers, find_layers
@@ -22,11 +22,12 @@ from rarefish.matching import find_distinct
 from rarefish.pictures import draw_pairs
 from rarefish.pseudo_labels import MonteCarlo, given, predicted
 from rarefish.reading import Data, Reader, image_of
+from rarefish.records import write_whole
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Selection:
     """The chosen images, best first, and for each the validation failure that called for it."""
 
@@ -56,26 +57,20 @@ class Selection:
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ArgumentError("to_frame() needs pandas: pip install pandas. save() and rows() do not.") from error
+        import pandas  # not a dependency: rows() and save() do without
+
         return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
     def save(self, path: str | Path) -> None:
         """Writes the rows as CSV, whole or not at all."""
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".part")
-        with unfinished.open("w", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows(self.rows())
-        unfinished.replace(path)
+        text = io.StringIO(newline="")
+        csv.writer(text).writerows([COLUMNS, *self.rows()])
+        write_whole(Path(path), text.getvalue())
 
     def contact_sheet(self, path: str | Path, limit: int = 100) -> None:
         """Writes a picture: each chosen image with the failure that called for it at its left."""
         assert self.pool is not None and self.validation is not None
-        rows = self.rows()[:limit]
+        rows = self.rows()[: max(1, limit)]
         pairs = [(image_of(self.validation[center]), image_of(self.pool[i])) for i, _, center, _ in rows]
         draw_pairs(pairs, [f"{i} as {label}" for i, _, _, label in rows]).save(path)
 
@@ -89,7 +84,7 @@ def select(
     layers: Sequence[str] | None = None,
     kernel: str = "fisher",
     labels: str | MonteCarlo = "density",
-    exclude: Iterable[int] | Tensor = (),
+    exclude: Iterable[int] | Tensor | None = (),
     failures: Bool[Tensor, " M"] | Sequence[bool] | None = None,
     batch_size: int = 256,
     device: torch.device | str | None = None,
@@ -107,16 +102,18 @@ def select(
     generator = generator or torch.Generator().manual_seed(0)
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
     left = check_pool(pool, validation, budget, exclude)
-    rule = check_rule(labels, kernel, failures, pool, validation, generator)
-    warn_if_unstable(pool, left, "pool")
-    names = tuple(find_layers(model, layers or choose_layers(model, reader.first_images(validation))))
+    rule = check_rule(labels, kernel, failures, pool, validation, generator, collate)
+    for data, index, name in ((pool, left, "pool"), (validation, range(len(validation)), "validation set")):
+        warn_if_unstable(data, index, name, reader)
+    names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
 
-    with describing(model, names, reader, device, precision, needs_scores(kernel)) as describe:
+    with describing(model, names, reader, device, settle_precision(precision, rule)) as describe:
         known = predicted if failures is not None and not rule.needs_validation_labels else given
         seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
-        failed = find_failures(seen, failures, budget)
+        failed, notes = find_failures(seen, failures, budget)
 
-        described = concatenate(describe(validation, failed.index, rule.on_validation, title="describing failures"))
+        describe = partial(describe, with_scores=needs_scores(kernel))
+        described = concatenate(describe(validation, failed, rule.on_validation, title="describing failures"))
         points = standardize(described)
         rows = k_center(points, budget, kernel, generator)
 
@@ -129,33 +126,30 @@ def select(
         similarities=picks.similarity,
         centers=described.index[rows.cpu()][picks.center],
         pseudo_labels=picks.label,
-        layers=names,
-        num_failures=failed.count,
-        notes=failed.notes,
+        layers=tuple(names),
+        num_failures=0 if notes else len(failed),
+        notes=(*notes, *note_flat(picks.similarity)),
         pool=pool,
         validation=validation,
     )
 
 
-@dataclass(frozen=True)
-class Failures:
-    """Validation indices whose like the pool is searched for."""
-
-    index: list[int]
-    count: int
-    """How many the model really gets wrong; 0 when others had to stand in."""
-    notes: tuple[str, ...] = ()
-
-
-def find_failures(seen: Descriptors, flags: Tensor | Sequence[bool] | None, budget: int) -> Failures:
-    """What the model gets wrong; where that is nothing, the validation images it is least sure of."""
-    wrong_M = torch.as_tensor(flags).bool() if flags is not None else (seen.prediction != seen.label).cpu()
-    index = seen.index[wrong_M].tolist()
-    if index:
-        return Failures(index, len(index))
+def find_failures(
+    seen: Descriptors, flags: Tensor | Sequence[bool] | None, budget: int
+) -> tuple[list[int], tuple[str, ...]]:
+    """Index of what the model gets wrong; where that is nothing, of what it is least sure of, with a note."""
+    wrong_M = (torch.as_tensor(flags).bool() if flags is not None else seen.prediction != seen.label).cpu()
+    if wrong_M.any():
+        return seen.index[wrong_M].tolist(), ()
     unsure = seen.margin.cpu().argsort(stable=True)[:budget]
     note = (
         f"The model gets all {len(seen)} validation images right: the {len(unsure)} it is least sure of (smallest "
         "margin between its two best classes) stand in for failures."
     )
-    return Failures(seen.index[unsure].tolist(), 0, (note,))
+    return seen.index[unsure].tolist(), (note,)
+
+
+def note_flat(similarities: Tensor) -> tuple[str, ...]:
+    """A word on images that were chosen though the kernel says nothing about them."""
+    count = int((similarities == 0).sum())
+    return (f"{count} of the chosen images are like no failure: their features or scores are flat.",) if count else ()

@@ -8,12 +8,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rarefish.checks import check_labels
 from rarefish.errors import ArgumentError
-from rarefish.layers import device_of
+from rarefish.layers import device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(images, labels) of a batch -> what the model is shown and what it should answer."""
+
+
+def show_as_is(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    return images, labels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,19 +55,19 @@ def fit(
     labels: Int[Tensor, " N"],
     training: Training,
     generator: torch.Generator,
-    present: Present = lambda images, labels: (images, labels),
-    on_epoch: Callable[[int], None] = lambda epoch: None,
+    present: Present = show_as_is,
+    on_epoch: Callable[[nn.Module], None] | None = None,
 ) -> None:
     """Trains the model in place by stochastic gradient descent; it is left in evaluation mode.
 
-    `present` may change a batch on its way to the model; `on_epoch` hears of each finished epoch.
+    `present` may change a batch on its way to the model; `on_epoch` is shown the model after each epoch, evaluating.
     """
     device = device_of(model)
     images, labels = images.to(device), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, training.decay_every, training.decay)
-    model.train()
-    for epoch in range(training.epochs):
+    for _ in range(training.epochs):
+        model.train()
         order = torch.randperm(len(images), generator=generator).to(device)
         for rows in order.split(training.batch_size):
             shown, answers = present(images[rows], labels[rows])
@@ -71,7 +76,9 @@ def fit(
             loss.backward()
             optimizer.step()
         schedule.step()
-        on_epoch(epoch)
+        model.eval()
+        if on_epoch:
+            on_epoch(model)
     model.eval()
 
 
@@ -84,15 +91,15 @@ def read_images(data: Data, index: list[int]) -> Tensor:
 def evaluate(model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None) -> Score:
     """Accuracy, recall per class and predictions over a labeled data set."""
     reader = reader or Reader(batch_size=1000, progress=False)
-    was_training, device = model.training, device_of(model)
-    model.eval()
+    device, dtype = device_of(model), dtype_of(model)
     predicted, true = [], []
-    for batch in reader.read(data, title="evaluating", with_labels=True):
-        assert batch.labels is not None
-        predicted.append(model(batch.images.to(device)).argmax(dim=1).cpu())
-        true.append(batch.labels)
-    model.train(was_training)
-    prediction_N, label_N = torch.cat(predicted), torch.cat(true)
+    with evaluating(model):
+        for batch in reader.read(data, title="evaluating", labels=True):
+            assert batch.labels is not None
+            check_labels(batch, num_classes)
+            predicted.append(model(batch.images.to(device, dtype)).argmax(dim=1))
+            true.append(batch.labels)
+    prediction_N, label_N = torch.cat(predicted).cpu(), torch.cat(true).cpu()
     is_right_N = (prediction_N == label_N).float()
     right_C = torch.zeros(num_classes).index_add_(0, label_N, is_right_N)
     recall_C = right_C / label_N.bincount(minlength=num_classes)

@@ -31,6 +31,8 @@ def test_labels_saved() -> None:
 def test_mean_and_spread_are_over_seeds() -> None:
     records = [record("a", s, n, v) for s, row in enumerate([(0.1, 0.3), (0.3, 0.7)]) for n, v in enumerate(row, 1)]
     drawn = curve([*records[::-1], record("b")], "a", "accuracy")
-    assert drawn.mean.tolist() == pytest.approx([0.2, 0.5]) and drawn.std.tolist() == pytest.approx([0.1, 0.2])
+    assert drawn.mean.tolist() == pytest.approx([0.2, 0.5]) and drawn.std.tolist() == pytest.approx(
+        [0.2 / 2**0.5, 0.4 / 2**0.5]
+    )
     assert drawn.labels_spent.tolist() == [40, 80]
     assert methods_of([*records, record("b")]) == ["a", "b"]

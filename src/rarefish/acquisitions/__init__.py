@@ -1,22 +1,42 @@
 """Ways to choose: one signature, one table of names."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from rarefish.acquisitions.chance import choose_random
+from rarefish.acquisitions.diversity import choose_badge, choose_core_set
 from rarefish.acquisitions.fisher_kernel import choose_fisher
 from rarefish.acquisitions.situation import Acquisition, Choice, Situation
-from rarefish.acquisitions.uncertainty import choose_entropy
+from rarefish.acquisitions.uncertainty import choose_uncertain
+from rarefish.acquisitions.vaal import choose_vaal
 from rarefish.errors import ArgumentError, nearest
 
-ACQUISITIONS: dict[str, Acquisition] = {
+ACQUISITIONS: dict[str, Callable[..., Choice]] = {
     "random": choose_random,
-    "entropy": choose_entropy,
+    "least_confidence": partial(choose_uncertain, statistic="least_confidence"),
+    "margin": partial(choose_uncertain, statistic="margin"),
+    "entropy": partial(choose_uncertain, statistic="entropy"),
+    "variation_ratio": partial(choose_uncertain, statistic="variation_ratio", samples=128),
+    "bald": partial(choose_uncertain, statistic="bald", samples=128),
+    "mean_std": partial(choose_uncertain, statistic="mean_std", samples=128),
+    "core_set": choose_core_set,
+    "badge": choose_badge,
+    "vaal": choose_vaal,
+    "features": partial(choose_fisher, kernel="features"),
     "fisher": choose_fisher,
+    "fisher_true": partial(choose_fisher, labels="true"),
 }
+"""Each takes (situation, budget, generator) and, by name, settings of its own.
+
+`fisher_true` looks at the pool's true labels: the limit of the method, for experiments only.
+"""
 
 __all__ = ["ACQUISITIONS", "Acquisition", "Choice", "Situation", "find_acquisition"]
 
 
-def find_acquisition(name: str) -> Acquisition:
-    """The acquisition of that name."""
+def find_acquisition(name: str, **settings: Any) -> Acquisition:
+    """The acquisition of that name, with settings of its own such as samples= or labels=."""
     if name not in ACQUISITIONS:
         raise ArgumentError(f"There is no acquisition {name!r}. {nearest(name, ACQUISITIONS)}")
-    return ACQUISITIONS[name]
+    return partial(ACQUISITIONS[name], **settings) if settings else ACQUISITIONS[name]

@@ -1,20 +1,46 @@
 """Images like those the model fails on, by Fisher kernel."""
 
+from collections.abc import Sequence
+
 import torch
 
 from rarefish.acquisitions.situation import Choice, Situation
+from rarefish.kernels import needs_scores
+from rarefish.models import classifier_of
+from rarefish.pseudo_labels import STATISTICS, MonteCarlo
 from rarefish.selection import select
 
 
-def choose_fisher(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """`select()` with its defaults."""
+def choose_fisher(
+    situation: Situation,
+    budget: int,
+    generator: torch.Generator,
+    *,
+    kernel: str = "fisher",
+    labels: str | MonteCarlo = "density",
+    layers: Sequence[str] | None = None,
+) -> Choice:
+    """`select()` with its defaults, or another kernel, label estimator or choice of layers."""
     selection = select(
         situation.model,
         situation.pool,
         situation.validation,
         budget=budget,
-        exclude=situation.labeled,
+        layers=layers,
+        kernel=kernel,
+        labels=labels,
+        exclude=[*situation.labeled, *situation.refused],
+        batch_size=situation.batch_size,
+        precision="float32",
         generator=generator,
         progress=False,
     )
-    return Choice(selection.indices.tolist(), selection)
+    each = 1 + needs_scores(kernel) * (1 + monte_carlo_passes(labels, classifier_of(situation.model)[1].out_features))
+    passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)
+    return Choice(selection.indices.tolist(), passes, selection)
+
+
+def monte_carlo_passes(labels: str | MonteCarlo, num_classes: int) -> int:
+    """Passes that a Monte Carlo label costs an image: each sample forward, and back for every class."""
+    estimator = MonteCarlo(statistic=labels) if isinstance(labels, str) and labels in STATISTICS else labels
+    return estimator.samples * (1 + num_classes) if isinstance(estimator, MonteCarlo) else 0

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
-import torch
 from torch.utils.data import TensorDataset
+
+from rarefish.datasets.arrays import Arrays
 
 MEAN, DEVIATION = 0.1307, 0.3081
 """Of MNIST's pixels, from 0 to 1."""
@@ -30,11 +31,17 @@ def load_digits() -> Splits:
     >>> len(splits.pool), len(splits.validation), len(splits.test)
     (6060, 500, 2000)
     """
-    with (files("rarefish.datasets") / "digits.npz").open("rb") as file, np.load(file) as arrays:
-        pool, validation, test = (_to_tensors(arrays, name) for name in ("pool", "validation", "test"))
+    pool, validation, test = (_normalized(part) for part in read_digits())
     return Splits(pool, validation, test, num_classes=10, rare=(5, 6, 7, 8, 9))
 
 
-def _to_tensors(arrays: np.lib.npyio.NpzFile, name: str) -> TensorDataset:
-    images = torch.from_numpy(arrays[f"{name}_images"]).float()[:, None] / 255
-    return TensorDataset((images - MEAN) / DEVIATION, torch.from_numpy(arrays[f"{name}_labels"]).long())
+def read_digits() -> list[Arrays]:
+    """Pool, validation set and test set as they lie in the package."""
+    with (files("rarefish.datasets") / "digits.npz").open("rb") as file, np.load(file) as content:
+        parts = ("pool", "validation", "test")
+        return [Arrays(content[f"{name}_images"][..., None], content[f"{name}_labels"]) for name in parts]
+
+
+def _normalized(part: Arrays) -> TensorDataset:
+    images, labels = part.to_tensors().tensors
+    return TensorDataset((images - MEAN) / DEVIATION, labels)

@@ -23,7 +23,8 @@ class Curve:
 
     @property
     def std(self) -> np.ndarray:
-        return self.values.std(axis=0)
+        """Of the sample (divided by n - 1); 0 for a single seed."""
+        return self.values.std(axis=0, ddof=1 if len(self.values) > 1 else 0)
 
 
 def curve(records: Sequence[Record], method: str, figure: str) -> Curve:

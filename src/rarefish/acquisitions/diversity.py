@@ -1,0 +1,116 @@
+"""Images unlike those that are labeled: core-set and BADGE."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from rarefish.acquisitions.chance import choose_random
+from rarefish.acquisitions.situation import Choice, Situation
+from rarefish.layers import device_of, evaluating
+from rarefish.models import classifier_of
+
+
+def choose_core_set(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
+    """Greedy k-center in the space of the features below the classifier (Sener and Savarese, 2018).
+
+    Each next image is the one farthest from all labeled and chosen ones; the very first is drawn.
+    """
+    everything = [*situation.labeled, *situation.unlabeled]
+    features_NF, _ = last_features(situation, everything)
+    rows = farthest_first(features_NF, len(situation.labeled), budget, generator)
+    return Choice([everything[row] for row in rows.tolist()], passes=len(everything))
+
+
+def choose_badge(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
+    """k-means++ seeding among the gradients at the classifier's weights, for the predicted class (Ash et al., 2020).
+
+    Such a gradient is (p - 1_ŷ) ⊗ z. Its factors suffice: nothing of size images × (classes · features) is made.
+    """
+    if not situation.labeled:
+        return choose_random(situation, budget, generator)
+    features_NF, logits_NC = last_features(situation, situation.unlabeled)
+    probability_NC = logits_NC.softmax(dim=1)
+    error_NC = probability_NC - torch.nn.functional.one_hot(probability_NC.argmax(dim=1), probability_NC.shape[1])
+    rows = spread_out(error_NC, features_NF, budget, generator)
+    return Choice([situation.unlabeled[row] for row in rows.tolist()], passes=len(situation.unlabeled))
+
+
+def farthest_first(
+    points: Float[Tensor, "N F"], num_given: int, count: int, generator: torch.Generator
+) -> Int[Tensor, " count"]:
+    """Rows of `count` points, each the farthest from the first `num_given` rows and those before it."""
+    squares_N = points.square().sum(dim=1)
+    distance_N = torch.full_like(squares_N, torch.inf)
+    for given in range(0, num_given, 1024):
+        block = slice(given, min(given + 1024, num_given))
+        products = torch.addmm(squares_N[block], points, points[block].T, alpha=-2)
+        distance_N = torch.minimum(distance_N, products.amin(dim=1) + squares_N)
+    distance_N[:num_given] = -torch.inf
+    drawn = torch.randint(num_given, len(points), (1,), generator=generator).to(points.device)
+    row = drawn if num_given == 0 else distance_N.argmax(dim=0, keepdim=True)
+    rows = []
+    for _ in range(count):
+        rows.append(row)
+        to_row_N = torch.addmv(squares_N + squares_N[row], points, points[row[0]], alpha=-2)
+        distance_N = torch.minimum(distance_N, to_row_N).index_fill_(0, row, -torch.inf)
+        row = distance_N.argmax(dim=0, keepdim=True)
+    return torch.cat(rows)
+
+
+def spread_out(
+    left: Float[Tensor, "N C"], right: Float[Tensor, "N F"], count: int, generator: torch.Generator
+) -> Int[Tensor, " count"]:
+    """Rows drawn by k-means++ from the outer products left ⊗ right: the largest first, then by squared distance.
+
+    |a⊗x - b⊗y|² = |a|²|x|² + |b|²|y|² - 2 (a·b)(x·y), so a step costs two matrix-vector products.
+    """
+    norms_N = left.square().sum(dim=1) * right.square().sum(dim=1)
+    distance_N = torch.full_like(norms_N, torch.inf)
+    row = norms_N.argmax(dim=0, keepdim=True)
+    chances = torch.rand(count, generator=generator, dtype=torch.float64).to(left.device)
+    rows = []
+    for chance in chances:
+        rows.append(row)
+        products_N = (left @ left[row[0]]) * (right @ right[row[0]])
+        to_row_N = (norms_N + norms_N[row] - 2 * products_N).clamp_min(0)
+        distance_N = torch.minimum(distance_N, to_row_N).index_fill_(0, row, 0)
+        row = _draw(distance_N, torch.cat(rows), chance)
+    return torch.cat(rows)
+
+
+def _draw(weight_N: Tensor, taken: Tensor, chance: Tensor) -> Tensor:
+    """A row drawn in proportion to its weight; where no weight is left, the first row not taken."""
+    total_N = weight_N.double().cumsum(dim=0)
+    drawn = torch.searchsorted(total_N, chance * total_N[-1], right=True).clamp_max(len(weight_N) - 1)
+    is_free_N = torch.ones_like(weight_N).index_fill_(0, taken, 0)
+    return torch.where(weight_N[drawn] > 0, drawn, is_free_N.argmax(dim=0)).reshape(1)
+
+
+@torch.no_grad()
+def last_features(situation: Situation, index: list[int]) -> tuple[Tensor, Tensor]:
+    """What the classifier sees, and its logits, for the pool images at `index`."""
+    device = device_of(situation.model)
+    features, logits = [], []
+    with evaluating(situation.model), classifier_input(situation.model) as last:
+        for batch in situation.reader.read(situation.pool, index):
+            logits.append(situation.model(batch.images.to(device)))
+            features.append(last())
+    return torch.cat(features), torch.cat(logits)
+
+
+@contextmanager
+def classifier_input(model: nn.Module) -> Iterator[Callable[[], Tensor]]:
+    """A function that tells what went into the last linear layer in the latest pass."""
+    seen: list[Tensor] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        seen[:] = [inputs[0].flatten(1)]
+
+    handle = classifier_of(model)[1].register_forward_pre_hook(keep)
+    try:
+        yield lambda: seen[0]
+    finally:
+        handle.remove()

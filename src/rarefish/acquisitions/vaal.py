@@ -1,0 +1,124 @@
+"""Images that a discriminator can tell from labeled ones in the space of a β-VAE (VAAL: Sinha et al., 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rarefish.acquisitions.chance import choose_random
+from rarefish.acquisitions.situation import Choice, Situation, take_largest
+from rarefish.layers import device_of
+from rarefish.models import draw_weights
+from rarefish.training import read_images
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vaal:
+    """Settings as in the paper, but for the number of steps, which it ties to the task's own training."""
+
+    latent: int = 32
+    beta: float = 1.0
+    """Weight of the prior's term."""
+    adversary: float = 1.0
+    """Weight of fooling the discriminator."""
+    lr: float = 5e-4
+    batch_size: int = 128
+    steps: int = 1000
+
+
+class Encoder(nn.Module):
+    """Image -> mean and log-variance of its latent code."""
+
+    def __init__(self, channels: int, latent: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, 32, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.AdaptiveAvgPool2d(7),
+            nn.Flatten(),
+            nn.Linear(64 * 49, 256),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(256, 2 * latent)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.head(self.body(images)).chunk(2, dim=1)
+        return mean, log_variance.clamp(-10, 10)
+
+
+class Decoder(nn.Module):
+    """Latent code -> image."""
+
+    def __init__(self, channels: int, latent: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
+        self.start = nn.Sequential(nn.Linear(latent, 64 * 49), nn.ReLU())
+        self.body = nn.Sequential(
+            nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, channels, 4, stride=2, padding=1),
+        )
+
+    def forward(self, code: Tensor) -> Tensor:
+        image = self.body(self.start(code).unflatten(1, (64, 7, 7)))
+        return functional.interpolate(image, self.size, mode="bilinear", align_corners=False)
+
+
+def choose_vaal(
+    situation: Situation, budget: int, generator: torch.Generator, *, settings: Vaal | None = None
+) -> Choice:
+    """Unlabeled images that look least like labeled ones to the discriminator; a random first round."""
+    if not situation.labeled:
+        return choose_random(situation, budget, generator)
+    settings, device = settings or Vaal(), device_of(situation.model)
+    labeled, unlabeled = (
+        read_images(situation.pool, index).to(device) for index in (list(situation.labeled), situation.unlabeled)
+    )
+    encoder, discriminator = train_vaal(labeled, unlabeled, settings, generator)
+    with torch.no_grad():
+        codes = [encoder(images)[0] for images in unlabeled.split(situation.batch_size)]
+        unlike = -torch.cat([discriminator(code).squeeze(1) for code in codes])
+    passes = len(unlabeled) + 2 * 2 * settings.steps * settings.batch_size
+    return take_largest(situation, unlike, budget, generator, passes)
+
+
+def train_vaal(
+    labeled: Tensor, unlabeled: Tensor, settings: Vaal, generator: torch.Generator
+) -> tuple[Encoder, nn.Module]:
+    """The encoder and the discriminator after their game; each batch is half labeled, half not."""
+    channels, latent = labeled.shape[1], settings.latent
+    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from the global chance
+        encoder, decoder = Encoder(channels, latent), Decoder(channels, latent, (labeled.shape[2], labeled.shape[3]))
+        wide, last = nn.Linear(512, 512), nn.Linear(512, 1)
+        discriminator = nn.Sequential(nn.Linear(latent, 512), nn.ReLU(), wide, nn.ReLU(), last)
+    for part in (encoder, decoder, discriminator):
+        draw_weights(part, generator).to(labeled.device)
+    vae = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=settings.lr)
+    judge = torch.optim.Adam(discriminator.parameters(), lr=settings.lr)
+    noises = torch.Generator(labeled.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    for _ in range(settings.steps):
+        rows = [torch.randint(len(x), (settings.batch_size,), generator=generator) for x in (labeled, unlabeled)]
+        images = torch.cat([x[r.to(x.device)] for x, r in zip((labeled, unlabeled), rows, strict=True)])
+        is_labeled = torch.arange(len(images), device=images.device)[:, None] < settings.batch_size
+
+        mean, log_variance = encoder(images)
+        noise = torch.randn(mean.shape, generator=noises, device=mean.device)
+        rebuilt = decoder(mean + noise * (log_variance / 2).exp())
+        prior = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(dim=1).mean()
+        rebuilding = functional.mse_loss(rebuilt, images, reduction="sum") / len(images)
+        # The encoder wants both kinds to pass for labeled.
+        fooling = functional.binary_cross_entropy_with_logits(discriminator(mean), torch.ones_like(mean[:, :1]))
+        _descend(vae, rebuilding + settings.beta * prior + settings.adversary * fooling)
+
+        truth = is_labeled.to(mean.dtype)
+        _descend(judge, functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), truth))
+    return encoder, discriminator
+
+
+def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()

@@ -1,0 +1,102 @@
+"""Images and labels held in memory, and the files they come from: IDX (MNIST), .mat (SVHN), .npz."""
+
+import gzip
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from rarefish.errors import DataError
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """N images (N, height, width, channels), uint8, and their labels."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise DataError(f"There are {len(self.images)} images but {len(self.labels)} labels.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: np.ndarray) -> "Arrays":
+        return Arrays(self.images[rows], self.labels[rows])
+
+    def to_tensors(self, device: torch.device | str = "cpu") -> TensorDataset:
+        """Images (N, channels, height, width) from 0 to 1, and labels."""
+        images = torch.from_numpy(self.images).to(device).movedim(3, 1).float().div_(255)
+        return TensorDataset(images.contiguous(), torch.from_numpy(self.labels.astype(np.int64)).to(device))
+
+
+def normalized(parts: list[TensorDataset]) -> list[TensorDataset]:
+    """The same data sets, each channel shifted and scaled to mean 0 and variance 1 over the first of them."""
+    first = parts[0].tensors[0]
+    mean = first.mean(dim=(0, 2, 3), keepdim=True)
+    deviation = first.std(dim=(0, 2, 3), keepdim=True).clamp_min(1e-6)
+    return [TensorDataset((part.tensors[0] - mean) / deviation, *part.tensors[1:]) for part in parts]
+
+
+def read_idx(images: Path, labels: Path) -> Arrays:
+    """MNIST and Fashion-MNIST as published, gzipped or not."""
+    pixels, numbers = _read_idx(images, dimensions=3), _read_idx(labels, dimensions=1)
+    return Arrays(pixels[..., None], numbers)
+
+
+def read_svhn(path: Path) -> Arrays:
+    """SVHN's cropped digits as published (.mat); its label 10 is the digit 0."""
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise DataError("Reading .mat files needs SciPy: pip install scipy.") from error
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
+    try:
+        with file:
+            content = loadmat(file)
+        images, labels = content["X"], content["y"].ravel()
+    except (OSError, ValueError, TypeError, KeyError, NotImplementedError, zlib.error, struct.error) as error:
+        raise DataError(f"{path} is damaged or not an SVHN file: {error}. Fetch it again.") from error
+    return Arrays(np.ascontiguousarray(images.transpose(3, 0, 1, 2)), labels % 10)
+
+
+def read_npz(path: Path, images: str = "images", labels: str = "labels") -> Arrays:
+    """Two arrays of an .npz file by name; grey images may lack the channel."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
+            missing = [name for name in (images, labels) if name not in content]
+            if missing:
+                raise DataError(f"{path} has no array {missing[0]!r}; it has {', '.join(content)}.")
+            pixels, numbers = content[images], content[labels]
+    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged or not an .npz file: {error}.") from error
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
+    if pixels.ndim != 4 or pixels.dtype != np.uint8:
+        raise DataError(f"{path}: images are {pixels.dtype} {pixels.shape}; need uint8 (N, height, width, channels).")
+    return Arrays(pixels, numbers)
+
+
+def _read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """One IDX file: two zeros, the type (8: bytes), the number of dimensions, each size, the bytes."""
+    try:
+        raw = path.read_bytes()
+        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path} is damaged: {error}. Fetch it again.") from error
+    start = 4 + 4 * dimensions
+    if len(raw) < start or raw[:4] != bytes([0, 0, 8, dimensions]):
+        raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions.")
+    shape = struct.unpack(f">{dimensions}I", raw[4:start])
+    if len(raw) - start != int(np.prod(shape)):
+        raise DataError(f"{path} is cut off: {len(raw) - start:,} bytes for {' × '.join(map(str, shape))}.")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)

@@ -1,0 +1,81 @@
+"""Making a pool biased, and splitting off a validation set, by seed. Works on labels alone: indices come out."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rarefish.errors import ArgumentError, DataError, list_some
+
+Labels = np.ndarray
+
+
+def step_imbalance(labels: Labels, rare: Sequence[int], ratio: float | int, seed: int) -> np.ndarray:
+    """Indices left when the rare classes *together* keep 1/ratio of the number of all others (the paper's bias).
+
+    A ratio of 1 keeps everything.
+    """
+    if ratio < 1:
+        raise ArgumentError(f"An imbalance ratio is 1 or more, not {ratio}.")
+    is_rare = np.isin(labels, rare)
+    common, others = np.flatnonzero(~is_rare), np.flatnonzero(is_rare)
+    if ratio == 1:
+        return np.arange(len(labels))
+    count = int(len(common) / ratio)
+    if count > len(others):
+        raise ArgumentError(f"An imbalance of {ratio} asks for {count} rare images; there are {len(others)}.")
+    kept = np.random.default_rng(seed).choice(others, count, replace=False)
+    return _checked(np.sort(np.concatenate([common, kept])), labels)
+
+
+def long_tail(labels: Labels, ratio: float | int, seed: int) -> np.ndarray:
+    """Indices left when class sizes fall exponentially, the last class `ratio` times smaller than the first."""
+    if ratio < 1:
+        raise ArgumentError(f"An imbalance ratio is 1 or more, not {ratio}.")
+    classes = np.unique(labels)
+    largest = min(int((labels == c).sum()) for c in classes)
+    steps = max(len(classes) - 1, 1)
+    return subsample(labels, {int(c): round(largest * ratio ** (-i / steps)) for i, c in enumerate(classes)}, seed)
+
+
+def subsample(labels: Labels, counts: Mapping[int, int], seed: int) -> np.ndarray:
+    """Indices left when each class of the table keeps so many images; classes not in it keep all."""
+    rng = np.random.default_rng(seed)
+    kept = []
+    for c in np.unique(labels):
+        own = np.flatnonzero(labels == c)
+        count = counts.get(int(c), len(own))
+        if not 0 <= count <= len(own):
+            raise ArgumentError(f"Cannot keep {count} images of class {c}: there are {len(own)}.")
+        kept.append(rng.choice(own, count, replace=False))
+    return _checked(np.sort(np.concatenate(kept)), labels)
+
+
+def stratified(labels: Labels, size: int, seed: int) -> np.ndarray:
+    """Indices of `size` images, as many of each class as of any other; a remainder goes to the first classes."""
+    rng = np.random.default_rng(seed)
+    classes = np.unique(labels)
+    if size < len(classes):
+        raise ArgumentError(f"A validation set of {size} leaves out some of the {len(classes)} classes. Give more.")
+    chosen = []
+    for i, c in enumerate(classes):
+        own, count = np.flatnonzero(labels == c), size // len(classes) + (i < size % len(classes))
+        if count > len(own):
+            raise ArgumentError(
+                f"{size} validation images need {count} of class {c}; there are {len(own)}. Give fewer."
+            )
+        chosen.append(rng.choice(own, count, replace=False))
+    return np.sort(np.concatenate(chosen))
+
+
+def check_classes(labels: Labels, num_classes: int, name: str) -> None:
+    """Complains about a class that a data set should have and has not."""
+    missing = sorted(set(range(num_classes)) - {int(c) for c in np.unique(labels)})
+    if missing:
+        raise DataError(f"The {name} has no image of class {list_some(missing)}. Add some, or leave the class out.")
+
+
+def _checked(kept: np.ndarray, labels: Labels) -> np.ndarray:
+    gone = sorted({int(c) for c in np.unique(labels)} - {int(c) for c in np.unique(labels[kept])})
+    if gone:
+        raise ArgumentError(f"That imbalance leaves no image of class {list_some(gone)}. Use a smaller one.")
+    return kept

@@ -1,0 +1,143 @@
+"""Many small trainings as one: on a GPU a little network leaves almost all of it idle, a hundred of them do not."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn import functional
+
+from rarefish.layers import device_of
+from rarefish.training import Present, Training, fit, show_as_is
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training to do: what `fit()` takes."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    training: Training
+    generator: torch.Generator = field(repr=False)
+    present: Present = show_as_is
+    on_epoch: Callable[[nn.Module], None] | None = None
+    """Hears of each finished epoch, with the model as it is then, evaluating."""
+
+
+FitAll = Callable[[Sequence[Job]], None]
+
+
+def fit_each(jobs: Sequence[Job]) -> None:
+    """Trains each model in place, one after another."""
+    for job in jobs:
+        fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch)
+
+
+def fit_packed(jobs: Sequence[Job], limit: int = 128) -> None:
+    """Trains all models in place with one batched call a step: what `fit()` would do to each, but for rounding.
+
+    Jobs that agree in training settings and number of images go together, at most `limit` at once.
+    """
+    groups: dict[object, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault((job.training, job.images.shape, type(job.model), job.present), []).append(job)
+    for group in groups.values():
+        for first in range(0, len(group), limit):
+            _fit_group(group[first : first + limit])
+
+
+def _fit_group(jobs: Sequence[Job]) -> None:
+    training, device = jobs[0].training, device_of(jobs[0].model)
+    for job in jobs:
+        job.model.train()
+    images, labels = (torch.stack([part.to(device) for part in parts]) for parts in zip(*_data(jobs), strict=True))
+    step = _Step([job.model for job in jobs], images, labels, training, jobs[0].present)
+    for epoch in range(training.epochs):
+        order = torch.stack([torch.randperm(images.shape[1], generator=job.generator) for job in jobs]).to(device)
+        step.lr.fill_(training.lr * training.decay ** (epoch // training.decay_every))
+        for rows in order.split(training.batch_size, dim=1):
+            step(rows)
+        listening = [job for job in jobs if job.on_epoch]
+        if listening or epoch + 1 == training.epochs:
+            step.give_back([job.model for job in jobs])
+        for job in listening:
+            assert job.on_epoch is not None
+            job.on_epoch(job.model)
+    for job in jobs:
+        job.model.eval()
+
+
+def _data(jobs: Sequence[Job]) -> list[tuple[Tensor, Tensor]]:
+    return [(job.images, job.labels) for job in jobs]
+
+
+class _Step:
+    """One step of gradient descent with momentum for all models; on a GPU replayed as a CUDA graph."""
+
+    def __init__(
+        self, models: list[nn.Module], images: Tensor, labels: Tensor, training: Training, present: Present
+    ) -> None:
+        stacked, self.buffers = stack_module_state(models)
+        self.parameters = {name: value.detach().clone() for name, value in stacked.items()}
+        self.velocity = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        self.images, self.labels, self.momentum = images, labels, training.momentum
+        self.lr = next(iter(self.parameters.values())).new_zeros(())
+        self.which = torch.arange(len(models), device=images.device)[:, None]
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        skeleton = models[0]
+
+        def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+            shown, answers = present(images, labels)
+            return functional.cross_entropy(functional_call(skeleton, (parameters, buffers), (shown,)), answers)
+
+        self.skeleton = skeleton
+        self.gradients = vmap(grad(loss), randomness="different")
+
+    def __call__(self, rows: Tensor) -> None:
+        if rows.device.type != "cuda":
+            self._update(rows)
+            return
+        if rows.shape[1] not in self.graphs:
+            self.graphs[rows.shape[1]] = self._record(rows)
+        graph, own_rows = self.graphs[rows.shape[1]]
+        own_rows.copy_(rows)
+        graph.replay()
+
+    def _update(self, rows: Tensor) -> None:
+        self.skeleton.train()
+        gradients = self.gradients(
+            self.parameters, self.buffers, self.images[self.which, rows], self.labels[self.which, rows]
+        )
+        for name, parameter in self.parameters.items():
+            self.velocity[name].mul_(self.momentum).add_(gradients[name])
+            parameter.sub_(self.velocity[name] * self.lr)
+
+    def _record(self, rows: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """A graph of one update; what the warm-up changed is put back."""
+        own_rows = rows.clone()
+        state = {**self.parameters, **{f"v {n}": v for n, v in self.velocity.items()}, **self.buffers}
+        before = {name: value.clone() for name, value in state.items()}
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                self._update(own_rows)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._update(own_rows)
+        for name, value in state.items():
+            value.copy_(before[name])
+        return graph, own_rows
+
+    def give_back(self, models: list[nn.Module]) -> None:
+        """Writes what was learned into the models, and leaves them in evaluation mode."""
+        with torch.no_grad():
+            for row, model in enumerate(models):
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(self.parameters[name][row])
+                for name, buffer in model.named_buffers():
+                    buffer.copy_(self.buffers[name][row])
+                model.eval()
