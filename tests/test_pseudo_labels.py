@@ -21,7 +21,6 @@ from rarefish.pseudo_labels import (
     given,
     label_rule,
     mutual_information,
-    nearest_trusted,
     predicted,
     scores_of_all_classes,
 )
@@ -131,7 +130,7 @@ def test_density_is_the_label_of_the_most_alike_validation_image() -> None:
     seen = describe(net, trusted, layers=LAYERS, labels="true")
     others = describe(net, TensorDataset(pool), layers=LAYERS)
     with watched(net, LAYERS) as watch:
-        labels = nearest_trusted(seen)(watch(pool), None, watch)
+        labels = label_rule("density").on_pool(seen)(watch(pool), None, watch)
     full = similarity(standardize(others), standardize(seen), "features")
     assert labels.tolist() == [int(trusted.tensors[1][int(row.argmax())]) for row in full]
 

@@ -75,6 +75,53 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
         click.launch(outcome.page.resolve().as_uri())
 
 
+@cli.command()
+@click.argument("recipe", metavar="FILE.py:FUNCTION")
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [default: runs/FUNCTION]"
+)
+@click.option("--seeds", type=click.IntRange(min=1), help="Other than the recipe says.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Other than the recipe says.")
+@click.option("--methods", help="Only these, by name, with commas between.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, or auto: cuda where there is one.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes on a CPU. [default: its cores]")
+def experiment(
+    recipe: str,
+    output: Path | None,
+    seeds: int | None,
+    rounds: int | None,
+    methods: str | None,
+    device: str,
+    jobs: int | None,
+) -> None:
+    """Run an experiment, or go on with one that was stopped.
+
+    A recipe is a function that returns an Experiment: methods × seeds × biases × validation sizes. Every finished round
+    is kept; the same command goes on where a run was killed, and adds what it lacks.
+
+    \b
+    Example:
+      rarefish experiment recipes/mnist.py:imbalanced --seeds 3 --methods random,entropy
+    """
+    from rarefish.experiments.recipes import load_recipe
+
+    settings = load_recipe(recipe)
+    changes = {name: value for name, value in (("seeds", seeds), ("rounds", rounds)) if value}
+    chosen = tuple(name.strip() for name in methods.split(",")) if methods else ()
+    settings = settings.only(chosen, **changes)
+    folder = output or Path("runs") / recipe.rpartition(":")[2]
+
+    import torch
+
+    from rarefish.experiments.runner import run_experiment
+    from rarefish.progress import rounds_bar
+
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    with rounds_bar(settings.name) as tell:
+        run_experiment(settings, folder, device=device, jobs=jobs or 0, tell=tell)
+    click.echo(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}")
+
+
 def main() -> None:
     """Runs the command line; what a user can mend is one line and exit status 1."""
     try:

@@ -62,6 +62,8 @@ def watched(
     with ExitStack() as around:
         around.enter_context(torch.inference_mode(False))
         around.enter_context(torch.autocast(device.type, enabled=False))
+        tf32 = torch.backends.cudnn.allow_tf32 and precision != "float32"
+        around.enter_context(torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=tf32))
         around.enter_context(torch.compiler.set_stance("force_eager"))  # hooks and graphs cut at a tap need eager
         around.enter_context(evaluating(model))
         maps = around.enter_context(tapped(model, layers))

@@ -80,7 +80,8 @@ class _Step:
         self, models: list[nn.Module], images: Tensor, labels: Tensor, training: Training, present: Present
     ) -> None:
         stacked, self.buffers = stack_module_state(models)
-        self.parameters = {name: value.detach().clone() for name, value in stacked.items()}
+        # Grouped convolutions, which vmap makes of ours, want the plain layout.
+        self.parameters = {name: value.detach().clone().contiguous() for name, value in stacked.items()}
         self.velocity = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.images, self.labels, self.momentum = images, labels, training.momentum
         self.lr = next(iter(self.parameters.values())).new_zeros(())

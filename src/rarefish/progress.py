@@ -2,9 +2,47 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+@contextmanager
+def rounds_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function (what is being done, done, total) that moves a bar; off a terminal it writes a line now and then."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    said = [""]
+    with Progress(
+        TextColumn("{task.description:<40}"), *columns, console=console, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(title)
+
+        def tell(what: str, done: int, total: int) -> None:
+            bar.update(task, description=f"{title}: {what}", completed=done, total=total)
+            line = f"{title}: {what}, {10 * done // max(total, 1) * 10} % of {total} rounds"
+            if not console.is_terminal and line != said[0]:
+                said[0] = line
+                console.print(line, highlight=False)
+
+        yield tell
 
 
 def track(

@@ -69,10 +69,6 @@ class NearestTrusted:
         return self.labels_M[similarity(seen, self.trusted, "features").argmax(dim=1)]
 
 
-def nearest_trusted(seen: Descriptors) -> NearestTrusted:
-    return NearestTrusted(standardize(seen), seen.label)
-
-
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo:
     """The class whose Fisher score depends most on the features, over small distortions of the image.
@@ -181,5 +177,7 @@ RULES: dict[str, Callable[[int], LabelRule]] = {
     "prediction": lambda seed: LabelRule(predicted, lambda _: predicted),
     "trace": lambda seed: label_rule(MonteCarlo(statistic="trace", seed=seed)),
     "mutual_information": lambda seed: label_rule(MonteCarlo(statistic="mutual_information", seed=seed)),
-    "density": lambda seed: LabelRule(given, nearest_trusted, needs_validation_labels=True),
+    "density": lambda seed: LabelRule(
+        given, lambda seen: NearestTrusted(standardize(seen), seen.label), needs_validation_labels=True
+    ),
 }

@@ -1,11 +1,21 @@
 """What is kept of each round, as lines of JSON. Nothing here needs torch."""
 
+import csv
+import io
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from rarefish.errors import DataError
+
+COLUMNS = (
+    *("method", "kernel", "labels", "layers", "validation_size", "imbalance", "start", "restart", "seed", "round"),
+    *("labels_spent", "accuracy", "rare_recall", "select_s", "train_s"),
+)
+"""Of a table of records, as results pages have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,28 +36,71 @@ class Record:
     """True labels of the images this round chose."""
     select_s: float
     train_s: float
+    kernel: str = ""
+    labels: str = ""
+    layers: str = ""
+    validation_size: int = 0
+    imbalance: int = 1
+    start: str = ""
+    restart: str = "cold"
+    indices: tuple[int, ...] = ()
+    """Pool indices this round chose, best first."""
+    passes: int = 0
+    """How often an image went through the model, forward or backward, to choose."""
+    best_accuracy: float | None = None
+    """The best over all epochs, on the test set: peeking, only to compare with the paper."""
+    pseudo_accuracy: float | None = None
+    """Share of the chosen images whose pseudo-label was right."""
+    rare_precision: float | None = None
+    """Share of the images chosen for a failure of a rare class that are of a rare class."""
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """Test images by true class (row) and answer (column)."""
+
+
+def to_line(record: Record) -> str:
+    return json.dumps(asdict(record)) + "\n"
 
 
 def write_records(records: Iterable[Record], path: Path) -> None:
     """One line a record, whole or not at all."""
-    write_whole(path, "".join(json.dumps(asdict(record)) + "\n" for record in records))
+    write_whole(path, "".join(map(to_line, records)))
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file written by `write_records`."""
-    return [_from_json(json.loads(line)) for line in path.read_text().splitlines()]
+    """All records of a file; a last line that a killed run left unfinished does not count."""
+    text = path.read_text(encoding="utf-8")
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    try:
+        return [_from_json(json.loads(line)) for line in lines]
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path} does not hold records: {error}.") from error
+
+
+def to_csv(records: Sequence[Record], columns: Sequence[str] = COLUMNS) -> str:
+    """A table of the records, numbers with as many digits as mean something."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        values = [getattr(record, column) for column in columns]
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+    return text.getvalue()
 
 
 def _from_json(row: dict[str, Any]) -> Record:
-    row["recall"], row["bought"] = tuple(row["recall"]), tuple(row["bought"])
-    return Record(**row)
+    known = {field.name for field in fields(Record)}
+    return Record(**{name: _frozen(value) for name, value in row.items() if name in known})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
 
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a file that is never seen half done: a temporary one beside it is renamed."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
+        with unfinished.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

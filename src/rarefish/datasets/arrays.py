@@ -33,7 +33,7 @@ class Arrays:
 
     def to_tensors(self, device: torch.device | str = "cpu") -> TensorDataset:
         """Images (N, channels, height, width) from 0 to 1, and labels."""
-        images = torch.from_numpy(self.images).to(device).movedim(3, 1).float().div_(255)
+        images = torch.tensor(self.images).to(device).movedim(3, 1).float().div_(255)
         return TensorDataset(images.contiguous(), torch.from_numpy(self.labels.astype(np.int64)).to(device))
 
 

@@ -1,0 +1,1 @@
+"""Experiments over methods × seeds × biases × validation sizes."""

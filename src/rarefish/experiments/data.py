@@ -1,0 +1,102 @@
+"""The data sets experiments run on, cut and biased for a cell."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from torch.utils.data import TensorDataset
+
+from rarefish.datasets.arrays import Arrays, normalized, read_idx, read_npz
+from rarefish.datasets.bias import check_classes, step_imbalance, stratified
+from rarefish.datasets.bundled import read_digits
+from rarefish.errors import ArgumentError, DataError, nearest
+from rarefish.experiments.settings import Cell, Experiment
+
+FOLDER_VARIABLE = "RAREFISH_DATA"
+"""Names the folder with the data sets; ../shared/data beside the checkout is looked at as well."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a cell needs: a biased pool, a validation set and the test set, as tensors on one device."""
+
+    pool: TensorDataset
+    validation: TensorDataset
+    test: TensorDataset
+    num_classes: int
+    channels: int
+
+
+def data_folder(name: str) -> Path:
+    """Where a data set's files are."""
+    places = [Path(os.environ[FOLDER_VARIABLE])] if FOLDER_VARIABLE in os.environ else []
+    places += [Path("../shared/data"), Path("data"), Path("/usr/share/datasets")]
+    for place in places:
+        if (place / name).is_dir():
+            return place / name
+    raise DataError(f"Found no folder {name!r} with the data. Set {FOLDER_VARIABLE} to the folder that has it.")
+
+
+def read_mnist(name: str) -> tuple[Arrays, Arrays]:
+    """Training and test set of MNIST or Fashion-MNIST."""
+    folder = data_folder(name)
+
+    def part(prefix: str) -> Arrays:
+        files = [next(iter(sorted(folder.glob(f"{prefix}-{kind}*"))), None) for kind in ("images", "labels")]
+        if None in files:
+            raise DataError(f"{folder} has no {prefix}-images and {prefix}-labels files.")
+        return read_idx(*[file for file in files if file])
+
+    return part("train"), part("t10k")
+
+
+def read_saved(name: str) -> tuple[Arrays, Arrays]:
+    """Training and test set out of one NAME.npz with train_x, train_y, test_x, test_y."""
+    path = data_folder(name) / f"{name}.npz"
+    return read_npz(path, "train_x", "train_y"), read_npz(path, "test_x", "test_y")
+
+
+def read_bundled(_: str) -> tuple[Arrays, Arrays]:
+    """The package's own digits as if they were a training set: the demo's pool and validation set together."""
+    pool, validation, test = read_digits()
+    both = (np.concatenate([getattr(part, name) for part in (pool, validation)]) for name in ("images", "labels"))
+    return Arrays(*both), test
+
+
+DATASETS: dict[str, Callable[[str], tuple[Arrays, Arrays]]] = {
+    "mnist": read_mnist,
+    "fashion-mnist": read_mnist,
+    "svhn": read_saved,
+    "digits": read_bundled,
+}
+
+
+@lru_cache(maxsize=2)
+def read_dataset(name: str) -> tuple[Arrays, Arrays]:
+    """(training set, test set) of that name, read once."""
+    if name not in DATASETS:
+        raise ArgumentError(f"There is no data set {name!r}. {nearest(name, DATASETS)}")
+    return DATASETS[name](name)
+
+
+@lru_cache(maxsize=32)
+def make_splits(experiment_key: tuple, device: str) -> Splits:
+    """The biased pool, validation and test set of a seed, imbalance and validation size; the same for all methods."""
+    dataset, seed, imbalance, size, holdout, rare = experiment_key
+    train, test = read_dataset(dataset)
+    num_classes = int(train.labels.max()) + 1
+    held = stratified(train.labels, holdout, seed)
+    rest = train[np.setdiff1d(np.arange(len(train)), held)]
+    trusted = train[held][stratified(train.labels[held], size, seed)]
+    check_classes(trusted.labels, num_classes, "validation set")
+    pool = rest[step_imbalance(rest.labels, rare, imbalance, seed)]
+    parts = normalized([part.to_tensors(device) for part in (pool, trusted, test)])
+    return Splits(*parts, num_classes=num_classes, channels=train.images.shape[3])
+
+
+def splits_of(experiment: Experiment, cell: Cell, device: str) -> Splits:
+    key = (experiment.dataset, cell.seed, cell.imbalance, cell.validation_size, experiment.holdout, experiment.rare)
+    return make_splits(key, device)

@@ -1,0 +1,109 @@
+"""Running an experiment: over processes on a CPU, packed on a GPU; what is finished stays finished."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from rarefish.errors import RarefishError
+from rarefish.experiments.settings import Cell, Experiment
+from rarefish.experiments.store import Store, open_store
+from rarefish.experiments.tasks import keep_round, load_state, prepare_starts, start_keys, task_of
+from rarefish.packing import fit_packed
+from rarefish.rounds import advance, check_supply, run_rounds
+
+Tell = Callable[[str, int, int], None]
+"""(what is being done, rounds finished, rounds in all)."""
+
+
+class WorkerDiedError(RarefishError):
+    """A worker process ended without a word: most often the machine ran out of memory."""
+
+
+def run_experiment(
+    experiment: Experiment, folder: Path, *, device: str = "cpu", jobs: int = 0, tell: Tell = lambda *_: None
+) -> Store:
+    """Runs every cell that the folder does not have yet, or takes the run up where it was left."""
+    store = open_store(folder, experiment)
+    cells = list(experiment.cells())
+    total = len(cells) * experiment.rounds
+    with store.held():
+        left = [cell for cell in cells if len(store.records(cell)) < experiment.rounds]
+        done = total - sum(experiment.rounds - len(store.records(cell)) for cell in left)
+        tell("starting", done, total)
+        if device.startswith("cuda"):
+            _run_packed(experiment, left, store, device, tell, done, total)
+        else:
+            _run_in_processes(experiment, left, store, jobs or os.cpu_count() or 1, tell, done, total)
+    return store
+
+
+def _run_packed(
+    experiment: Experiment, cells: list[Cell], store: Store, device: str, tell: Tell, done: int, total: int
+) -> None:
+    """All cells in step, round by round: each chooses, then all train in one batched call."""
+    tell("learning rotations", done, total)
+    prepare_starts(experiment, cells, store, device, fit_packed)
+    tasks = {cell.key: task_of(experiment, cell, store, device) for cell in cells}
+    states = {cell.key: load_state(tasks[cell.key], cell, store) for cell in cells}
+    for cell in cells:
+        check_supply(tasks[cell.key], experiment.rounds, states[cell.key])
+    while left := [cell for cell in cells if states[cell.key].number < experiment.rounds]:
+        number = min(states[cell.key].number for cell in left)
+        together = [cell for cell in left if states[cell.key].number == number]
+        tell(f"round {number + 1} of {len(together)} cells", done, total)
+        rounds = advance([tasks[c.key] for c in together], [states[c.key] for c in together], fit_packed)
+        for cell, finished in zip(together, rounds, strict=True):
+            keep_round(experiment, cell, tasks[cell.key], finished, store)
+            states[cell.key] = finished.state
+            done += 1
+    tell("done", done, total)
+
+
+def _run_in_processes(
+    experiment: Experiment, cells: list[Cell], store: Store, jobs: int, tell: Tell, done: int, total: int
+) -> None:
+    """Cells side by side, one thread each; the starts they share come first."""
+    before = store.num_finished()
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
+        by_start: dict[str, list[Cell]] = {}
+        for cell in cells:
+            by_start.setdefault(start_keys(cell)[-1], []).append(cell)
+        starts = {key: pool.submit(prepare_starts, experiment, group, store, "cpu") for key, group in by_start.items()}
+        waiting: set[Future[None]] = set(starts.values())
+        begun: set[str] = set()
+        try:
+            while waiting:
+                finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    future.result()
+                for key, future in starts.items():
+                    if future.done() and key not in begun:
+                        begun.add(key)
+                        waiting |= {pool.submit(_run_cell, experiment, cell, store) for cell in by_start[key]}
+                tell(f"{len(cells)} cells in {jobs} processes", done + store.num_finished() - before, total)
+        except BrokenProcessPool as error:
+            raise WorkerDiedError(
+                "A worker process was killed, most likely for want of memory. Finished rounds are kept: run the same "
+                "command again, with fewer --jobs."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _begin_worker() -> None:
+    torch.set_num_threads(1)
+
+
+def _run_cell(experiment: Experiment, cell: Cell, store: Store) -> None:
+    parent = os.getppid()
+    task = task_of(experiment, cell, store, "cpu")
+    for finished in run_rounds(task, experiment.rounds, load_state(task, cell, store)):
+        if os.getppid() != parent:
+            os._exit(1)  # the run was killed and may be running again elsewhere
+        keep_round(experiment, cell, task, finished, store)

@@ -1,0 +1,124 @@
+"""What an experiment is: one frozen record of settings, and the cells it falls into. Nothing here needs torch."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from rarefish.errors import ArgumentError, nearest
+
+STARTS = ("pretrained", "random")
+RESTARTS = ("cold", "warm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """An acquisition with its settings, under the name it has in charts and records."""
+
+    name: str
+    acquisition: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Passed on by name: samples, kernel, labels, layers …"""
+    members: int = 1
+    """Networks of an ensemble."""
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything that decides the numbers of an experiment."""
+
+    name: str
+    dataset: str
+    """A name of `experiments.data.DATASETS`."""
+    model: str
+    methods: tuple[Method, ...]
+    seeds: int = 10
+    rounds: int = 10
+    budget: int = 125
+    rare: tuple[int, ...] = (5, 6, 7, 8, 9)
+    imbalances: tuple[int, ...] = (100,)
+    """The rare classes together keep 1/ratio of the number of the others."""
+    validation_sizes: tuple[int, ...] = (10_000,)
+    holdout: int = 10_000
+    """Images kept out of the pool, from which all validation sets are drawn."""
+    starts: tuple[str, ...] = ("pretrained",)
+    restarts: tuple[str, ...] = ("cold",)
+    training: dict[str, Any] = field(default_factory=dict)
+    """Settings of `training.Training` that differ from its defaults."""
+    pretraining: dict[str, Any] = field(default_factory=lambda: {"epochs": 8, "decay_every": 3})
+    snapshot_rounds: tuple[int, ...] = ()
+    """Rounds after which the test set's features are kept, for t-SNE; first seed only."""
+    best_epoch: bool = False
+    """Also note the best test accuracy over all epochs, as the paper reports it: peeking, for comparison only."""
+
+    def __post_init__(self) -> None:
+        for what in ("seeds", "rounds", "budget"):
+            if getattr(self, what) < 1:
+                raise ArgumentError(f"{what} must be at least 1, not {getattr(self, what)}.")
+        for values, known in ((self.starts, STARTS), (self.restarts, RESTARTS)):
+            for value in values:
+                if value not in known:
+                    raise ArgumentError(f"There is no {value!r}. {nearest(value, known)}")
+        if max(self.validation_sizes) > self.holdout:
+            raise ArgumentError(
+                f"{max(self.validation_sizes)} validation images do not fit a holdout of {self.holdout}."
+            )
+        names = [method.name for method in self.methods]
+        if len(set(names)) != len(names):
+            raise ArgumentError(f"Two methods have the same name: {', '.join(names)}.")
+
+    def only(self, methods: tuple[str, ...] = (), **changes: Any) -> "Experiment":
+        """The same experiment with some of its methods, or with other settings."""
+        known = {method.name: method for method in self.methods}
+        for name in methods:
+            if name not in known:
+                raise ArgumentError(f"The experiment {self.name!r} has no method {name!r}. {nearest(name, known)}")
+        chosen = tuple(known[name] for name in methods) if methods else self.methods
+        return replace(self, methods=chosen, **changes)
+
+    def cells(self) -> Iterator["Cell"]:
+        """Every combination, the seeds outermost: whole comparisons come in early."""
+        for seed in range(self.seeds):
+            for imbalance in self.imbalances:
+                for size in self.validation_sizes:
+                    for start in self.starts:
+                        for restart in self.restarts:
+                            for method in self.methods:
+                                yield Cell(method, seed, imbalance, size, start, restart)
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings as plain values."""
+        return json.loads(json.dumps(asdict(self)))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of all rounds: a method, a seed and one of each varied setting."""
+
+    method: Method
+    seed: int
+    imbalance: int
+    validation_size: int
+    start: str
+    restart: str
+
+    @property
+    def key(self) -> str:
+        """A name that is the same whenever the same numbers would come out, and fits a file."""
+        plain = json.dumps(asdict(self), sort_keys=True)
+        name = "".join(letter if letter.isalnum() else "_" for letter in self.method.name)
+        return f"{name}-s{self.seed}-{hashlib.sha256(plain.encode()).hexdigest()[:10]}"
+
+
+FREE = {"name", "seeds", "methods", "rounds"}
+"""May differ on resume: they add cells or rounds, and change no number that is already there."""
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What differs between two settings, both values shown, apart from what may."""
+    names = [f.name for f in fields(Experiment) if f.name not in FREE]
+    return [f"{n}: {old.get(n)} then, {new.get(n)} now" for n in names if old.get(n) != new.get(n)]

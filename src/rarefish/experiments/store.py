@@ -1,0 +1,129 @@
+"""A run on disk: settings, a file of records for each cell, and what a cell needs to go on after a kill.
+
+RUN/settings.json          the experiment, as it was started; compared when the run is taken up again
+RUN/records/CELL.jsonl     one line a finished round, written last
+RUN/states/CELL-rNN.pt     models and labels after round NN; only the latest is kept
+RUN/starts/START.pt        pretrained networks
+RUN/snapshots/CELL-rNN.npz features and answers on the test set, for t-SNE
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rarefish.errors import ArgumentError, DataError
+from rarefish.experiments.settings import Cell, Experiment, differences
+from rarefish.records import Record, read_records, to_line, write_whole
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of a run."""
+
+    folder: Path
+
+    def records(self, cell: Cell) -> list[Record]:
+        """The finished rounds of a cell."""
+        path = self._records(cell)
+        return read_records(path) if path.exists() else []
+
+    def num_finished(self) -> int:
+        """Finished rounds of all cells, by counting lines."""
+        return sum(path.read_bytes().count(b"\n") for path in (self.folder / "records").glob("*.jsonl"))
+
+    def finish(self, cell: Cell, record: Record, state: dict[str, Any], snapshot: dict[str, Any] | None) -> None:
+        """Keeps a finished round: first what the next one needs, last the record that says it is there."""
+        if snapshot:
+            _write(
+                self.folder / "snapshots" / f"{cell.key}-r{record.round:02}.npz",
+                lambda f: np.savez_compressed(f, **snapshot),
+            )
+        _write(self._state(cell, record.round), lambda file: torch.save(state, file))
+        with self._records(cell).open("ab+") as file:
+            # One writer a cell, even if a worker outlives a killed parent.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            if whole.count(b"\n") != record.round - 1:
+                return
+            file.truncate(len(whole))
+            file.write(to_line(record).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._state(cell, record.round - 1).unlink(missing_ok=True)
+
+    def state(self, cell: Cell, number: int) -> dict[str, Any]:
+        """What `finish` kept after that round."""
+        return _load(self._state(cell, number))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The run for ourselves; complains if another process has it."""
+        with (self.folder / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArgumentError(
+                    f"Another process is running the experiment in {self.folder}. Wait for it."
+                ) from None
+            yield
+
+    def start_path(self, key: str) -> Path:
+        return self.folder / "starts" / f"{key}.pt"
+
+    def save_start(self, key: str, weights: dict[str, Any]) -> None:
+        _write(self.start_path(key), lambda file: torch.save(weights, file))
+
+    def load_start(self, key: str) -> dict[str, Any]:
+        return _load(self.start_path(key))
+
+    def _records(self, cell: Cell) -> Path:
+        return self.folder / "records" / f"{cell.key}.jsonl"
+
+    def _state(self, cell: Cell, number: int) -> Path:
+        return self.folder / "states" / f"{cell.key}-r{number:02}.pt"
+
+
+def open_store(folder: Path, experiment: Experiment) -> Store:
+    """The run in that folder, made or taken up again; complains where its settings were others."""
+    path = folder / "settings.json"
+    if path.exists():
+        different = differences(json.loads(path.read_text(encoding="utf-8")), experiment.to_json())
+        if different:
+            raise ArgumentError(
+                f"{folder} holds a run with other settings: {'; '.join(different)}. Choose another folder."
+            )
+    elif folder.exists() and any(folder.iterdir()):
+        raise ArgumentError(f"{folder} is not empty and holds no run. Choose another folder.")
+    for part in ("records", "states", "starts", "snapshots"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(experiment.to_json(), indent=2))
+    return Store(folder)
+
+
+def _write(path: Path, write: Any) -> None:
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with unfinished.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError) as error:
+        raise DataError(f"{path} cannot be read: {error}. Remove the cell's files to run it again.") from error

@@ -1,0 +1,163 @@
+"""A cell as a task for the loop, and a finished round as a record."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from rarefish.acquisitions import find_acquisition
+from rarefish.acquisitions.diversity import last_features
+from rarefish.acquisitions.situation import Situation
+from rarefish.experiments.data import Splits, splits_of
+from rarefish.experiments.settings import Cell, Experiment
+from rarefish.experiments.store import Store
+from rarefish.models import build_model
+from rarefish.oracles import known_labels
+from rarefish.packing import FitAll, fit_each
+from rarefish.pretraining import Wish, pretrain_rotation
+from rarefish.records import Record
+from rarefish.rounds import Round, State, Task
+from rarefish.training import Training
+
+
+def start_keys(cell: Cell) -> list[str]:
+    """Names of the starting networks of a cell, one a member; shared by all methods of a seed and imbalance."""
+    return [f"{cell.start}-s{cell.seed}-i{cell.imbalance}-m{member}" for member in range(cell.method.members)]
+
+
+def prepare_starts(
+    experiment: Experiment, cells: list[Cell], store: Store, device: str, fit_all: FitAll = fit_each
+) -> None:
+    """Makes and keeps every starting network that the cells need and the run does not have yet."""
+    wanted = {key: cell for cell in cells for key in start_keys(cell) if not store.start_path(key).exists()}
+    wishes = {}
+    for key, cell in wanted.items():
+        splits = splits_of(experiment, cell, device)
+        generator = torch.Generator().manual_seed(cell.seed + 1000 * int(key.rsplit("-m", 1)[1]))
+        model = build_model(experiment.model, splits.num_classes, splits.channels, generator).to(device)
+        wishes[key] = Wish(model, splits.pool.tensors[0], splits.num_classes, generator)
+    pretrained = {key: wish for key, wish in wishes.items() if wanted[key].start == "pretrained"}
+    models = pretrain_rotation(list(pretrained.values()), Training(**experiment.pretraining), fit_all)
+    done = {key: wish.model for key, wish in wishes.items()} | dict(zip(pretrained, models, strict=True))
+    for key, model in done.items():
+        store.save_start(key, model.state_dict())
+
+
+def load_starts(experiment: Experiment, cell: Cell, store: Store, splits: Splits, device: str) -> tuple[nn.Module, ...]:
+    """The starting networks of a cell."""
+    models = []
+    for key in start_keys(cell):
+        model = build_model(experiment.model, splits.num_classes, splits.channels, torch.Generator())
+        model.load_state_dict(store.load_start(key))
+        models.append(model.to(device))
+    return tuple(models)
+
+
+def task_of(experiment: Experiment, cell: Cell, store: Store, device: str) -> Task:
+    """All that the loop needs for a cell."""
+    splits = splits_of(experiment, cell, device)
+    return Task(
+        pool=splits.pool,
+        validation=splits.validation,
+        test=splits.test,
+        starts=load_starts(experiment, cell, store, splits, device),
+        acquire=find_acquisition(cell.method.acquisition, **cell.method.settings),
+        oracle=known_labels(splits.pool.tensors[1].tolist()),
+        budget=experiment.budget,
+        num_classes=splits.num_classes,
+        name=cell.method.name,
+        training=Training(**experiment.training),
+        warm=cell.restart == "warm",
+        seed=cell.seed,
+        batch_size=1000 if device == "cpu" else 8000,
+        peek=experiment.best_epoch,
+    )
+
+
+def load_state(task: Task, cell: Cell, store: Store) -> State:
+    """Where the cell's finished rounds left off; before the first one, its start."""
+    number = len(store.records(cell))
+    if number == 0:
+        return State(0, task.starts)
+    kept = store.state(cell, number)
+    models = [copy.deepcopy(start) for start in task.starts]
+    for model, weights in zip(models, kept["models"], strict=True):
+        model.load_state_dict(weights)
+        model.eval()
+    return State(number, tuple(models), *(tuple(kept[name]) for name in ("labeled", "labels", "refused")))
+
+
+def keep_round(experiment: Experiment, cell: Cell, task: Task, finished: Round, store: Store) -> None:
+    """Writes a finished round to the run."""
+    state = finished.state
+    kept: dict[str, Any] = {
+        "models": [model.state_dict() for model in state.models],
+        "labeled": list(state.labeled),
+        "labels": list(state.labels),
+        "refused": list(state.refused),
+    }
+    wants_snapshot = finished.number in experiment.snapshot_rounds and cell.seed == 0
+    store.finish(
+        cell, to_record(experiment, cell, task, finished), kept, _snapshot(task, finished) if wants_snapshot else None
+    )
+
+
+def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -> Record:
+    """What is kept of a round in numbers."""
+    settings, why, score = cell.method.settings, finished.choice.why, finished.score
+    truth = _labels(task.test)
+    num_classes = task.num_classes
+    confusion = (truth * num_classes + score.prediction).bincount(minlength=num_classes**2).reshape(num_classes, -1)
+    answers = torch.tensor([-1 if label is None else label for label in finished.answers])
+    rare = torch.tensor(experiment.rare)
+    kernel = {"features": "features", "fisher": "fisher", "fisher_true": "fisher"}.get(cell.method.acquisition, "")
+    estimator = {"fisher": "density", "fisher_true": "true"}.get(cell.method.acquisition, "")
+    pseudo_accuracy = rare_precision = None
+    if why is not None:
+        pseudo_accuracy = float((why.pseudo_labels == answers).float().mean())
+        for_rare = torch.isin(_labels(task.validation)[why.centers], rare)
+        rare_precision = float(torch.isin(answers[for_rare], rare).float().mean()) if for_rare.any() else None
+    return Record(
+        method=cell.method.name,
+        seed=cell.seed,
+        round=finished.number,
+        labels_spent=finished.labels_spent,
+        accuracy=score.accuracy,
+        rare_recall=float(score.recall[rare].mean()),
+        recall=tuple(score.recall.tolist()),
+        bought=tuple(label for label in finished.answers if label is not None),
+        select_s=finished.select_s,
+        train_s=finished.train_s,
+        kernel=settings.get("kernel", kernel),
+        labels=str(settings.get("labels", estimator)),
+        layers="+".join(why.layers) if why else "",
+        validation_size=cell.validation_size,
+        imbalance=cell.imbalance,
+        start=cell.start,
+        restart=cell.restart,
+        indices=tuple(finished.choice.indices),
+        passes=finished.choice.passes,
+        best_accuracy=finished.best_accuracy,
+        pseudo_accuracy=pseudo_accuracy,
+        rare_precision=rare_precision,
+        confusion=tuple(tuple(row) for row in confusion.tolist()),
+    )
+
+
+def _snapshot(task: Task, finished: Round) -> dict[str, np.ndarray]:
+    """Features below the classifier, truth and answers of the first 2,000 test images."""
+    count = min(2000, len(task.test))
+    features, logits = last_features(
+        Situation(finished.state.models, task.test, task.validation, ()), list(range(count))
+    )
+    return {
+        "features": features.float().cpu().numpy(),
+        "truth": _labels(task.test)[:count].numpy(),
+        "answers": logits.argmax(dim=1).cpu().numpy(),
+    }
+
+
+def _labels(data: Any) -> Tensor:
+    return data.tensors[1].cpu()

@@ -1,0 +1,183 @@
+"""Runs: complete, resumed, killed, packed; bad luck with folders and settings."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rarefish.errors import ArgumentError, DataError
+from rarefish.experiments.runner import _run_packed, run_experiment
+from rarefish.experiments.settings import Experiment
+from rarefish.experiments.store import Store, open_store
+from rarefish.records import Record, read_records
+from tests.experiments.small import small
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [
+    sys.executable,
+    "-m",
+    "rarefish",
+    "experiment",
+    f"{Path(__file__).with_name('small.py')}:small",
+    "--device",
+    "cpu",
+]
+NUM_KILLS = 20
+
+
+def everything(folder: Path) -> dict[str, list[Record]]:
+    """All records of a run, without the seconds."""
+    return {
+        path.name: [replace(record, select_s=0.0, train_s=0.0) for record in read_records(path)]
+        for path in sorted((folder / "records").glob("*.jsonl"))
+    }
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run."""
+    folder = tmp_path_factory.mktemp("run") / "whole"
+    subprocess.run([*COMMAND, "--output", str(folder)], cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+def test_a_run_has_every_round_of_every_cell(whole: Path) -> None:
+    records = everything(whole)
+    assert len(records) == 6 and all([r.round for r in rows] == [1, 2, 3] for rows in records.values())
+    for rows in records.values():
+        assert [r.labels_spent for r in rows] == [10, 20, 30]
+        assert len({i for r in rows for i in r.indices}) == 30
+        for r in rows:
+            assert sum(map(sum, r.confusion)) == 2000 and len(r.bought) == 10
+            if r.method != "varR E2":  # an ensemble's accuracy is the mean of its members
+                assert sum(row[i] for i, row in enumerate(r.confusion)) / 2000 == pytest.approx(r.accuracy)
+    fisher = [r for rows in records.values() for r in rows if r.method == "fisher"]
+    assert all(r.kernel == "fisher" and r.labels == "density" and r.layers == "conv2" for r in fisher)
+    assert all(r.pseudo_accuracy is not None for r in fisher)
+    snapshot = np.load(next((whole / "snapshots").glob("fisher*")))
+    assert snapshot["features"].shape == (2000, 50) and len(snapshot["truth"]) == 2000
+    assert len(list((whole / "states").glob("*.pt"))) == 6
+
+
+def test_running_again_changes_nothing_and_more_seeds_add(whole: Path) -> None:
+    before = everything(whole)
+    run_experiment(small(), whole, jobs=1)
+    assert everything(whole) == before
+
+
+@pytest.mark.slow
+def test_kills_cost_no_finished_round_and_change_no_number(whole: Path, tmp_path: Path) -> None:
+    """kill -9 at random moments, again and again; the run that ends at last equals one that was left in peace."""
+    chance, folder = random.Random(0), tmp_path / "killed"
+    finished = 0
+    for kill in range(NUM_KILLS):
+        run = subprocess.Popen(
+            [*COMMAND, "--output", str(folder)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        # Some before anything is there, some in the middle of trainings and of writing.
+        time.sleep(chance.uniform(0.5, 3.0) if kill % 2 else chance.uniform(3.0, 7.0))
+        done = run.poll() is not None
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        now = Store(folder).num_finished() if (folder / "records").exists() else 0
+        assert now >= finished
+        finished = now
+        if done:
+            break
+    subprocess.run([*COMMAND, "--output", str(folder)], cwd=ROOT, check=True, capture_output=True)
+    assert everything(folder) == everything(whole)
+    assert list(folder.rglob("*.part")) == [] or finished > 0
+
+
+def test_a_torn_last_line_is_written_again(whole: Path, tmp_path: Path) -> None:
+    experiment = small().only(("random",), seeds=1)
+    store = run_experiment(experiment, tmp_path / "run", jobs=1)
+    (cell,) = experiment.cells()
+    path = next((store.folder / "records").glob("*.jsonl"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert store.records(cell)[-1].round == 3
+    # As a kill in the middle of the last write leaves it: half a line, and the state of the round before still there.
+    shorter = replace(experiment, rounds=2)
+    store = run_experiment(shorter, tmp_path / "other", jobs=1)
+    other = store.folder / "records" / path.name
+    other.write_bytes(other.read_bytes() + lines[2][:50])
+    assert len(store.records(cell)) == 2
+    run_experiment(experiment, store.folder, jobs=1)
+    assert everything(store.folder)[path.name] == everything(whole)[path.name]
+
+
+def test_all_cells_in_step_do_what_each_would_alone(whole: Path, tmp_path: Path) -> None:
+    """The packed runner, here on the CPU: rounding apart, what the processes found."""
+    experiment = small().only(("random", "fisher"), seeds=1, rounds=2)
+    store = open_store(tmp_path / "packed", experiment)
+    cells, told = list(experiment.cells()), []
+    _run_packed(experiment, cells[:1], store, "cpu", lambda what, done, total: told.append(done), 0, 4)
+    _run_packed(experiment, cells, store, "cpu", lambda what, done, total: told.append(done), 2, 4)
+    alone = everything(whole)
+    for name, rows in everything(store.folder).items():
+        assert [r.labels_spent for r in rows] == [10, 20] and all(len(set(r.indices)) == 10 for r in rows)
+        if rows[0].method == "random":  # the other choices hang on features, and so on the rounding of the pretraining
+            assert [r.indices for r in rows] == [r.indices for r in alone[name][:2]]
+            assert rows[1].accuracy == pytest.approx(alone[name][1].accuracy, abs=0.05)
+    assert told[-1] == 4
+
+
+def test_other_settings_in_the_same_folder_are_refused(whole: Path) -> None:
+    with pytest.raises(ArgumentError, match="other settings: budget: 10 then, 12 now. Choose another folder"):
+        run_experiment(replace(small(), budget=12), whole)
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    with pytest.raises(ArgumentError, match="is not empty and holds no run"):
+        run_experiment(small(), tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_two_at_once_are_refused(whole: Path) -> None:
+    store = Store(whole)
+    with store.held(), pytest.raises(ArgumentError, match="Another process is running the experiment"):
+        run_experiment(small(), whole)
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    experiment = small().only(("random",), seeds=1, rounds=1)
+    store = run_experiment(experiment, tmp_path / "run", jobs=1)
+    (cell,) = experiment.cells()
+    state = next((store.folder / "states").glob("*.pt"))
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(DataError, match="cannot be read"):
+        store.state(cell, 1)
+
+
+def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(
+        "from tests.experiments.small import small\nfrom dataclasses import replace\n"
+        "from rarefish.experiments.settings import Experiment\n"
+        "def bad() -> Experiment:\n    return replace(small(), imbalances=(2,))\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "rarefish",
+        "experiment",
+        f"{tmp_path / 'bad.py'}:bad",
+        "--output",
+        str(tmp_path / "run"),
+    ]
+    done = subprocess.run([*command, "--device", "cpu"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "rarefish: An imbalance of 2 asks for" in done.stderr.splitlines()[-1]
+
+
+def test_settings_are_kept_as_plain_text(whole: Path) -> None:
+    kept = json.loads((whole / "settings.json").read_text())
+    assert kept == small().to_json() and isinstance(small(), Experiment)

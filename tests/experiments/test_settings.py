@@ -1,0 +1,72 @@
+"""Experiments as data: what they refuse, how they fall into cells, what may differ on resume."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rarefish.errors import ArgumentError
+from rarefish.experiments.recipes import load_recipe
+from rarefish.experiments.settings import Experiment, Method, differences
+from tests.experiments.small import small
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
+
+
+def test_cells_are_all_combinations() -> None:
+    wide = replace(small(), imbalances=(50, 60), validation_sizes=(100, 200), restarts=("cold", "warm"))
+    cells = list(wide.cells())
+    assert len(cells) == 3 * 2 * 2 * 2 * 2 and len({cell.key for cell in cells}) == len(cells)
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+
+
+def test_a_cell_is_named_by_what_decides_its_numbers() -> None:
+    first = next(small().cells())
+    assert first.key == next(replace(small(), seeds=7, rounds=9).cells()).key
+    assert first.key != replace(first, imbalance=51).key
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 0}, "seeds must be at least 1"),
+        ({"starts": ("pretraned",)}, "no 'pretraned'. Did you mean pretrained"),
+        ({"validation_sizes": (500,)}, "500 validation images do not fit a holdout of 200"),
+        ({"methods": (Method(name="a", acquisition="random"),) * 2}, "Two methods have the same name"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        replace(small(), **changes)
+
+
+def test_some_methods_by_name() -> None:
+    assert [m.name for m in small().only(("fisher",), seeds=1).methods] == ["fisher"]
+    with pytest.raises(ArgumentError, match="no method 'fischer'. Did you mean fisher"):
+        small().only(("fischer",))
+
+
+def test_differences_name_both_values_but_not_what_may_differ() -> None:
+    old = small()
+    new = replace(old, budget=11, seeds=5, rounds=9, training={"epochs": 4})
+    assert differences(old.to_json(), new.to_json()) == [
+        "budget: 10 then, 11 now",
+        "training: {'epochs': 2} then, {'epochs': 4} now",
+    ]
+
+
+def test_recipes_are_found_by_file_and_name() -> None:
+    mnist = next(path for path in RECIPES if path.name == "mnist.py")
+    assert isinstance(load_recipe(f"{mnist}:imbalanced"), Experiment)
+    with pytest.raises(ArgumentError, match="no recipe 'imbalance'. Did you mean imbalanced"):
+        load_recipe(f"{mnist}:imbalance")
+    with pytest.raises(ArgumentError, match="there is no file 'nowhere.py'"):
+        load_recipe("nowhere.py:x")
+
+
+def test_the_papers_settings() -> None:
+    """METHOD's table for MNIST, line by line."""
+    mnist = load_recipe(f"{next(p for p in RECIPES if p.name == 'mnist.py')}:imbalanced")
+    assert (mnist.budget, mnist.rounds, mnist.seeds, mnist.imbalances, mnist.holdout) == (125, 10, 10, (100,), 10_000)
+    assert mnist.pretraining == {"epochs": 8, "decay_every": 3} and mnist.training == {} and len(mnist.methods) == 10
