@@ -2,6 +2,7 @@
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,3 +269,8 @@ def test_unknown_names_get_a_hint() -> None:
     assert find_acquisition("random") is ACQUISITIONS["random"]
     with pytest.raises(ArgumentError, match="no acquisition 'entopy'. Did you mean entropy"):
         find_acquisition("entopy")
+
+
+def test_the_guide_names_every_acquisition() -> None:
+    guide = (Path(__file__).parent.parent / "docs/guides/experiments.md").read_text()
+    assert [name for name in ACQUISITIONS if f"`{name}`" not in guide] == []

@@ -122,6 +122,34 @@ def experiment(
     click.echo(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}")
 
 
+@cli.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder. [default: RUN/report]")
+@click.option("--format", "formats", default="html,csv", show_default=True, help="Of html, png, pdf, csv, with commas.")
+@click.option("--ours", help="The method that others are compared with. [default: the last fisher without true labels]")
+@click.option("--paper", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The paper's curves (CSV).")
+def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str | None, paper: Path | None) -> None:
+    """Charts, tables and tests from one or more runs.
+
+    Learning curves, labels saved with an interval, paired tests, what was bought, confusion, t-SNE, time and passes; a
+    run that is under way can be looked at too. The page needs no network.
+
+    \b
+    Example:
+      rarefish report runs/imbalanced --format html,png,csv
+    """
+    if not all(find_spec(package) for package in ("matplotlib", "jinja2", "sklearn")):
+        raise ArgumentError("The report draws charts: pip install 'rarefish[report]'.")
+    from rarefish.report.experiments import read_runs, savings, write_report
+
+    contents = read_runs(runs, ours, paper)
+    for path in write_report(contents, output or runs[0] / "report", [name.strip() for name in formats.split(",")]):
+        click.echo(path.resolve())
+    for saved in savings(contents):
+        interval = f"{100 * saved.low:.0f} to {100 * saved.high:.0f} %"
+        click.echo(f"{contents.ours} saves {100 * saved.mean:.0f} % ({interval}) of the labels against {saved.rival}.")
+
+
 def main() -> None:
     """Runs the command line; what a user can mend is one line and exit status 1."""
     try:

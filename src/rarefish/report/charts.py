@@ -11,9 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from rarefish.records import Record
-from rarefish.report.curves import curve, methods_of
+from rarefish.report.curves import Curve, curve, methods_of
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
+PALETTE = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#332288", "#882255", "#44AA99"),
+    "#999933",
+)
 OWN_COLORS = {"random": "#777777"}
 MARKERS = "osD^vP*X"
 STYLE: Any = {
@@ -65,6 +68,83 @@ def draw_recall(records: Sequence[Record], rare: Sequence[int], class_names: Seq
         return figure
 
 
+def draw_lines(
+    curves: Sequence[Curve],
+    title: str,
+    methods: Sequence[str],
+    *,
+    paper: Sequence[Curve] = (),
+    top: float | None = None,
+) -> Figure:
+    """One panel of curves with their spread; the paper's own, where given, as thin dashed lines of the same colour.
+
+    `methods` are all of the report, so that each has one colour and one marker on every chart.
+    """
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.2, 5.2), layout="constrained")
+        axes = figure.subplots()
+        for drawn in curves:
+            marker = MARKERS[list(methods).index(drawn.method) % len(MARKERS)]
+            _draw_curve(axes, drawn, color_of(drawn.method, methods), marker)
+        for drawn in paper:
+            color = color_of(drawn.method, methods)
+            axes.plot(drawn.labels_spent, drawn.mean, color=color, linestyle=(0, (4, 2)), linewidth=1.2)
+        axes.set_title(
+            title + (" (dashed: the paper, best epoch)" if len(paper) else ""), loc="left", fontweight="bold"
+        )
+        axes.set_xlabel("labels bought")
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.set_ylim(top=top)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+        return figure
+
+
+def draw_confusions(matrices: dict[str, np.ndarray], class_names: Sequence[str]) -> Figure:
+    """Confusion matrices side by side, rows scaled to shares of the true class."""
+    with mpl.rc_context(STYLE | {"axes.grid": False}):
+        columns = min(3, len(matrices))
+        rows = -(-len(matrices) // columns)
+        figure = Figure(figsize=(3.1 * columns + 0.4, 3.3 * rows), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
+        for axes in panels[len(matrices) :]:
+            axes.axis("off")
+        for axes, (method, counts) in zip(panels, matrices.items(), strict=False):
+            shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+            axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+            for i, row in enumerate(shares):
+                for j, share in enumerate(row):
+                    if share >= 0.05:
+                        color = "white" if share > 0.6 else "#222222"
+                        axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=6.5, color=color)
+            axes.set_title(method, fontsize=9)
+            axes.set_xticks(range(len(class_names)), class_names, fontsize=7)
+            axes.set_yticks(range(len(class_names)), class_names, fontsize=7)
+        figure.supxlabel("answer", fontsize=9)
+        figure.supylabel("true class", fontsize=9)
+        return figure
+
+
+def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Figure:
+    """t-SNE of test images by method (positions, truth, answers): dots right, balls wrong, coloured by true class."""
+    palette = mpl.colormaps["tab10"]
+    with mpl.rc_context(STYLE | {"axes.grid": False}):
+        columns = min(3, len(places))
+        rows = -(-len(places) // columns)
+        figure = Figure(figsize=(3.3 * columns, 3.5 * rows), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
+        for axes in panels:
+            axes.axis("off")
+        for axes, (method, (xy, truth, answers)) in zip(panels, places.items(), strict=False):
+            for c in np.unique(truth):
+                right, wrong = (truth == c) & (answers == c), (truth == c) & (answers != c)
+                axes.scatter(*xy[right].T, s=2, color=palette(int(c) % 10), linewidths=0, label=str(c))
+                axes.scatter(*xy[wrong].T, s=16, color=palette(int(c) % 10), edgecolors="black", linewidths=0.4)
+            axes.set_title(f"{method}: {(truth == answers).mean():.0%} right", fontsize=9)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=10, frameon=False, markerscale=4, fontsize=8)
+        return figure
+
+
 def color_of(method: str, methods: Sequence[str]) -> str:
     """The same colour for a method on every chart of a report."""
     others = [m for m in methods if m not in OWN_COLORS]
@@ -80,14 +160,17 @@ def to_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
+def _draw_curve(axes: Axes, drawn: Curve, color: str, marker: str) -> None:
+    low, high = drawn.mean - drawn.std, drawn.mean + drawn.std
+    axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)
+    axes.plot(drawn.labels_spent, drawn.mean, color=color, marker=marker, markersize=5, linewidth=2, label=drawn.method)
+
+
 def _draw_one(axes: Axes, records: Sequence[Record], figure: str, title: str) -> None:
     methods = methods_of(records)
     for number, method in enumerate(methods):
-        drawn, color = curve(records, method, figure), color_of(method, methods)
-        low, high = drawn.mean - drawn.std, drawn.mean + drawn.std
-        axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.18, linewidth=0)
-        marker = MARKERS[number % len(MARKERS)]
-        axes.plot(drawn.labels_spent, drawn.mean, color=color, marker=marker, markersize=5, linewidth=2, label=method)
+        drawn = curve(records, method, figure)
+        _draw_curve(axes, drawn, color_of(method, methods), MARKERS[number % len(MARKERS)])
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.set_xlabel("labels bought")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))

@@ -1,7 +1,7 @@
 """Numbers behind the charts: mean and spread over seeds, labels needed, labels saved."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,37 @@ def curve(records: Sequence[Record], method: str, figure: str) -> Curve:
     seeds = sorted({r.seed for r in own})
     values = np.array([[getattr(r, figure) for r in own if r.seed == seed] for seed in seeds])
     return Curve(method, np.array([r.labels_spent for r in own if r.seed == seeds[0]]), values)
+
+
+SETTINGS = ("imbalance", "validation_size", "start", "restart")
+
+
+def name_apart(records: Sequence[Record]) -> list[Record]:
+    """The records with the settings that vary among them in the method's name: a curve is then a method."""
+    varied = [name for name in SETTINGS if len({getattr(record, name) for record in records}) > 1]
+    if not varied:
+        return list(records)
+
+    def suffix(record: Record) -> str:
+        shown = {
+            "imbalance": f"{record.imbalance}×",
+            "validation_size": f"M={record.validation_size}",
+            "start": record.start,
+            "restart": record.restart,
+        }
+        return ", ".join(shown[name] for name in varied)
+
+    return [replace(record, method=f"{record.method}, {suffix(record)}") for record in records]
+
+
+def complete(records: Sequence[Record]) -> list[Record]:
+    """The records of the rounds that every seed of a method has: a run that is under way can be looked at."""
+    kept = []
+    for method in methods_of(records):
+        own = [record for record in records if record.method == method]
+        last = min(max(r.round for r in own if r.seed == seed) for seed in {r.seed for r in own})
+        kept += [record for record in own if record.round <= last]
+    return kept
 
 
 def methods_of(records: Sequence[Record]) -> list[str]:

@@ -1,0 +1,100 @@
+"""How sure we can be: labels saved with an interval, and paired tests between methods."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rarefish.report.curves import Curve, labels_to_reach
+
+NUM_RESAMPLES = 2000
+NUM_LEVELS = 50
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Share of a rival's labels that we do without, mean over the levels that both reach, with a 95 % interval."""
+
+    rival: str
+    mean: float
+    low: float
+    high: float
+    low_level: float
+    high_level: float
+
+
+def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
+    """Labels saved from our level after round 1 (or the rival's, if higher) up to the last level both reach.
+
+    The interval is a bootstrap over seeds, which both share. None where no level is reached by both after round 1.
+    """
+    levels = _levels(ours, rival)
+    if levels is None:
+        return None
+    rng = np.random.default_rng(seed)
+    num_seeds = min(len(ours.values), len(rival.values))
+    draws = rng.integers(num_seeds, size=(NUM_RESAMPLES if num_seeds > 1 else 1, num_seeds))
+    drawn = [_saved(_of(ours, rows), _of(rival, rows), levels) for rows in draws]
+    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    return Saving(rival.method, _saved(ours, rival, levels), float(low), float(high), levels[0], levels[-1])
+
+
+def _levels(ours: Curve, rival: Curve) -> np.ndarray | None:
+    low = max(ours.mean[0], rival.mean[0])
+    high = min(ours.mean.max(), rival.mean.max())
+    return np.linspace(low, high, NUM_LEVELS) if high > low else None
+
+
+def _saved(ours: Curve, rival: Curve, levels: np.ndarray) -> float:
+    """Mean over levels; one that a resample does not reach counts as reached with its last label."""
+    needed = [[min(labels_to_reach(level, c), float(c.labels_spent[-1])) for level in levels] for c in (ours, rival)]
+    return float(np.mean(1 - np.array(needed[0]) / np.array(needed[1])))
+
+
+def _of(curve: Curve, seeds: np.ndarray) -> Curve:
+    return Curve(curve.method, curve.labels_spent, curve.values[seeds])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Our mean over rounds less a rival's, seed by seed, and how likely such a difference is by chance."""
+
+    rival: str
+    difference: float
+    p: float
+    """Of a paired sign-flip permutation test, two-sided."""
+    p_corrected: float
+    """After Holm, over all rivals."""
+    num_seeds: int
+
+
+def compare(ours: Curve, rivals: Sequence[Curve], num_rounds: int | None = None) -> list[Comparison]:
+    """Ours against each rival, on the mean over the first `num_rounds` rounds (all, if None)."""
+    found = []
+    for rival in rivals:
+        count = min(len(ours.values), len(rival.values))
+        difference = (ours.values[:count, :num_rounds] - rival.values[:count, :num_rounds]).mean(axis=1)
+        found.append((rival.method, float(difference.mean()), sign_flip_p(difference), count))
+    corrected = holm([p for _, _, p, _ in found])
+    return [Comparison(name, mean, p, q, n) for (name, mean, p, n), q in zip(found, corrected, strict=True)]
+
+
+def sign_flip_p(differences: np.ndarray) -> float:
+    """Share of all sign patterns whose mean is at least as far from 0: exact up to 16 seeds, then 100,000 drawn."""
+    count = len(differences)
+    if count <= 16:
+        signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
+    else:
+        signs = np.random.default_rng(0).choice([-1, 1], size=(100_000, count))
+    means = np.abs(signs @ differences) / count
+    return float((means >= abs(differences.mean()) - 1e-12).mean())
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's correction for many tests."""
+    order = np.argsort(p, kind="stable")
+    corrected, largest = [0.0] * len(p), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p) - rank) * p[i]))
+        corrected[i] = largest
+    return corrected
