@@ -11,7 +11,8 @@ from torch import nn
 
 from rarefish import __version__
 from rarefish.acquisitions import ACQUISITIONS
-from rarefish.datasets.bundled import Splits, load_digits
+from rarefish.datasets.bundled import load_digits
+from rarefish.datasets.splits import Splits
 from rarefish.models import build_model
 from rarefish.oracles import known_labels
 from rarefish.pictures import to_picture

@@ -1,27 +1,15 @@
 """Handwritten digits that come with the package: a small, biased cut of MNIST (see digits.LICENSE.md)."""
 
-from dataclasses import dataclass
 from importlib.resources import files
 
 import numpy as np
 from torch.utils.data import TensorDataset
 
 from rarefish.datasets.arrays import Arrays
+from rarefish.datasets.splits import Splits
 
 MEAN, DEVIATION = 0.1307, 0.3081
 """Of MNIST's pixels, from 0 to 1."""
-
-
-@dataclass(frozen=True)
-class Splits:
-    """A pool to choose from, a small trusted validation set and a test set, all of (image, label)."""
-
-    pool: TensorDataset
-    validation: TensorDataset
-    test: TensorDataset
-    num_classes: int
-    rare: tuple[int, ...]
-    """Classes that the pool hardly has."""
 
 
 def load_digits() -> Splits:

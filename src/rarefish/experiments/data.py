@@ -2,32 +2,20 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from torch.utils.data import TensorDataset
 
 from rarefish.datasets.arrays import Arrays, normalized, read_idx, read_npz
 from rarefish.datasets.bias import check_classes, step_imbalance, stratified
 from rarefish.datasets.bundled import read_digits
+from rarefish.datasets.splits import Splits
 from rarefish.errors import ArgumentError, DataError, nearest
 from rarefish.experiments.settings import Cell, Experiment
 
 FOLDER_VARIABLE = "RAREFISH_DATA"
 """Names the folder with the data sets; ../shared/data beside the checkout is looked at as well."""
-
-
-@dataclass(frozen=True)
-class Splits:
-    """What a cell needs: a biased pool, a validation set and the test set, as tensors on one device."""
-
-    pool: TensorDataset
-    validation: TensorDataset
-    test: TensorDataset
-    num_classes: int
-    channels: int
 
 
 def data_folder(name: str) -> Path:
@@ -94,7 +82,7 @@ def make_splits(experiment_key: tuple, device: str) -> Splits:
     check_classes(trusted.labels, num_classes, "validation set")
     pool = rest[step_imbalance(rest.labels, rare, imbalance, seed)]
     parts = normalized([part.to_tensors(device) for part in (pool, trusted, test)])
-    return Splits(*parts, num_classes=num_classes, channels=train.images.shape[3])
+    return Splits(*parts, num_classes=num_classes, rare=rare)
 
 
 def splits_of(experiment: Experiment, cell: Cell, device: str) -> Splits:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from rarefish.acquisitions import find_acquisition
 from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.situation import Situation
-from rarefish.experiments.data import Splits, splits_of
+from rarefish.datasets.splits import Splits
+from rarefish.experiments.data import splits_of
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.store import Store
 from rarefish.models import build_model
