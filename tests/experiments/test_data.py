@@ -1,0 +1,70 @@
+"""Pools, validation and test sets as cells get them; on the real files where they are."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rarefish.errors import ArgumentError, DataError
+from rarefish.experiments.data import FOLDER_VARIABLE, data_folder, read_dataset, splits_of
+from rarefish.experiments.recipes import load_recipe
+from rarefish.experiments.settings import Experiment
+from rarefish.report.experiments import PAPER_NAMES, read_paper
+from tests.experiments.small import small
+from tests.report.test_experiments import rounds
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
+
+
+def counts(experiment: Experiment) -> list[list[int]]:
+    splits = splits_of(experiment, next(experiment.cells()), "cpu")
+    return [part.tensors[1].bincount(minlength=10).tolist() for part in (splits.pool, splits.validation, splits.test)]
+
+
+def test_the_same_split_for_all_methods_and_another_for_each_seed() -> None:
+    experiment = small()
+    cells = list(experiment.cells())
+    first, second, other = (splits_of(experiment, cell, "cpu") for cell in (cells[0], cells[1], cells[3]))
+    assert first is second and cells[3].seed == 1
+    assert not first.validation.tensors[0].equal(other.validation.tensors[0])
+    pool, validation, test = counts(experiment)
+    assert pool[:5] == [1230] * 5 and sum(pool[5:]) == 1230 * 5 // 60 and min(pool[5:]) > 0
+    assert validation == [20] * 10 and test == [200] * 10
+
+
+def test_a_smaller_validation_set_leaves_the_pool_alone() -> None:
+    large, little = small(), replace(small(), validation_sizes=(50,))
+    assert counts(large)[0] == counts(little)[0] and counts(little)[1] == [5] * 10
+
+
+def test_images_of_the_pool_are_normalized() -> None:
+    images = splits_of(small(), next(small().cells()), "cpu").pool.tensors[0]
+    assert abs(float(images.mean())) < 1e-4 and float(images.std()) == pytest.approx(1, abs=1e-3)
+
+
+def test_files_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    with pytest.raises(DataError, match=f"no folder 'imagenet'.* Set {FOLDER_VARIABLE}"):
+        data_folder("imagenet")
+    (tmp_path / "mnist").mkdir()
+    assert data_folder("mnist") == tmp_path / "mnist"
+    with pytest.raises(ArgumentError, match="no data set 'mnits'. Did you mean mnist"):
+        read_dataset("mnits")
+
+
+@pytest.mark.skipif(not (SHARED / "data/mnist").exists(), reason="MNIST's files are not beside the checkout")
+def test_mnist_as_the_paper_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(SHARED / "data"))
+    read_dataset.cache_clear()
+    pool, validation, test = counts(load_recipe(f"{ROOT / 'recipes/mnist.py'}:imbalanced"))
+    assert validation == [1000] * 10 and sum(test) == 10_000
+    assert 25_000 < sum(pool[:5]) < 26_000 and sum(pool[5:]) == sum(pool[:5]) // 100
+
+
+@pytest.mark.skipif(not (SHARED / "reference").exists(), reason="the paper's curves are not beside the checkout")
+def test_every_curve_of_the_paper_that_we_name_is_there() -> None:
+    records = [r for name in PAPER_NAMES.values() for r in rounds(name, 0, (0.1,))]
+    drawn = {curve.method: curve for curve in read_paper(SHARED / "reference/paper_curves.csv", records)}
+    assert set(drawn) == set(PAPER_NAMES.values())
+    assert drawn["fisher density L80"].mean[1] == pytest.approx(0.8381)
