@@ -49,7 +49,7 @@ def run(tmp_path: Path) -> Path:
     features = rng.normal(0, 1, (60, 5)) + truth[:, None]
     np.savez(folder / "snapshots" / "random-s0-r03.npz", features=features, truth=truth, answers=np.roll(truth, 1))
     order = [{"name": name} for name in ("fisher density L80", "random", "varR K128")]
-    (folder / "settings.json").write_text(json.dumps({"methods": order}))
+    (folder / "settings.json").write_text(json.dumps({"methods": order, "rare": [2, 3]}))
     return folder
 
 
@@ -110,6 +110,9 @@ def test_bad_input(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="no format 'htm'. Did you mean html"):
         write_report(read_runs([run]), tmp_path / "out", ["htm"])
     (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no run"):
+        read_runs([tmp_path / "empty"])
+    (tmp_path / "empty" / "settings.json").write_text('{"methods": [], "rare": []}')
     with pytest.raises(DataError, match="holds no records"):
         read_runs([tmp_path / "empty"])
     broken = next((run / "records").glob("random*"))

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import product
 from typing import Any
 
 from rarefish.errors import ArgumentError, nearest
@@ -82,13 +83,9 @@ class Experiment:
 
     def cells(self) -> Iterator["Cell"]:
         """Every combination, the seeds outermost: whole comparisons come in early."""
-        for seed in range(self.seeds):
-            for imbalance in self.imbalances:
-                for size in self.validation_sizes:
-                    for start in self.starts:
-                        for restart in self.restarts:
-                            for method in self.methods:
-                                yield Cell(method, seed, imbalance, size, start, restart)
+        varied = self.imbalances, self.validation_sizes, self.starts, self.restarts, self.methods
+        for seed, imbalance, size, start, restart, method in product(range(self.seeds), *varied):
+            yield Cell(method, seed, imbalance, size, start, restart)
 
     def to_json(self) -> dict[str, Any]:
         """All settings as plain values."""

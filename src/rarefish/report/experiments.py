@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jinja2 import Environment
@@ -43,6 +44,8 @@ class Contents:
     paper: list[Curve]
     snapshots: dict[str, Path]
     """Method -> features of test images, for t-SNE."""
+    rare: frozenset[int]
+    """The classes that the pool hardly has."""
 
     def curves(self, figure: str) -> list[Curve]:
         return [curve(self.records, method, figure) for method in methods_of(self.records)]
@@ -52,8 +55,12 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
     """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
     records: list[Record] = []
     snapshots: dict[str, Path] = {}
+    rare: frozenset[int] = frozenset()
     for run in runs:
-        found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(run, path))
+        settings = _settings(run)
+        rare |= frozenset(settings["rare"])
+        order = [method["name"] for method in settings["methods"]]
+        found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(path, order))
         if not found:
             raise DataError(f"{run} holds no records. Give the folder of a run, as `rarefish experiment` made it.")
         for path in found:
@@ -70,13 +77,19 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
         raise ArgumentError(f"There is no method {chosen!r} in these runs. {nearest(chosen, methods)}")
     title = " and ".join(run.name for run in runs)
     drawn = read_paper(paper, records) if paper else []
-    return Contents(title, records, chosen, drawn, snapshots if len({r.imbalance for r in records}) == 1 else {})
+    kept = snapshots if len({record.imbalance for record in records}) == 1 else {}
+    return Contents(title, records, chosen, drawn, kept, rare)
 
 
-def _place(run: Path, path: Path) -> tuple[int, str]:
+def _settings(run: Path) -> dict[str, Any]:
+    try:
+        return json.loads((run / "settings.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{run} holds no run: its settings.json cannot be read. Give the folder of a run.") from error
+
+
+def _place(path: Path, order: list[str]) -> tuple[int, str]:
     """Methods in the order of the recipe."""
-    settings = run / "settings.json"
-    order = [m["name"] for m in json.loads(settings.read_text())["methods"]] if settings.exists() else []
     rows = read_records(path)
     return order.index(rows[0].method) if rows and rows[0].method in order else len(order), path.name
 
@@ -191,21 +204,14 @@ def _has(records: Sequence[Record], method: str, figure: str) -> bool:
 
 
 def _rare_share(contents: Contents) -> list[Curve]:
-    rare = _rare_classes(contents.records)
     curves = []
     for drawn in contents.curves("accuracy"):
         own = [r for r in contents.records if r.method == drawn.method]
         seeds = sorted({r.seed for r in own})
         by_seed = [sorted((r for r in own if r.seed == seed), key=lambda r: r.round) for seed in seeds]
-        shares = [[sum(c in rare for c in r.bought) / max(len(r.bought), 1) for r in rows] for rows in by_seed]
+        shares = [[sum(c in contents.rare for c in r.bought) / max(len(r.bought), 1) for r in rows] for rows in by_seed]
         curves.append(Curve(drawn.method, drawn.labels_spent, np.array(shares)))
     return curves
-
-
-def _rare_classes(records: Sequence[Record]) -> set[int]:
-    """The classes whose mean recall is the records' rare recall: the upper half, in all our recipes."""
-    count = len(records[0].recall)
-    return set(range(count // 2, count))
 
 
 def _confusions(records: Sequence[Record], number: int) -> dict[str, np.ndarray]:
