@@ -13,7 +13,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from rarefish import MonteCarlo, describe, select
-from rarefish.errors import ArgumentError, DataError, LabelError, LayerError, ModelError, UnstableDataWarning
+from rarefish.errors import (
+    ArgumentError,
+    DataError,
+    IntegerImagesWarning,
+    LabelError,
+    LayerError,
+    ModelError,
+    UnstableDataWarning,
+)
 from rarefish.kernels import KERNELS, similarity, standardize
 from rarefish.pseudo_labels import RULES
 from rarefish.selection import Selection
@@ -302,3 +310,9 @@ def test_an_error_in_a_worker_is_one_sentence() -> None:
     with pytest.raises(DataError) as caught:
         select(Plain(), pool, VALIDATION, budget=2, layers=LAYERS, num_workers=1, batch_size=10)
     assert "Traceback" not in str(caught.value) and "differ in shape" in str(caught.value)
+
+
+def test_images_in_whole_numbers_are_warned_of() -> None:
+    pool = TensorDataset((images(10) * 50).byte())
+    with pytest.warns(IntegerImagesWarning, match="images of the pool are uint8, not floats"):
+        select(Plain(), pool, VALIDATION, budget=2, layers=LAYERS)

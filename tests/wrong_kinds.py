@@ -23,6 +23,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kernel": ["fisher"]}, "no kernel"),
     ({"labels": ["true"]}, "no label estimator"),
     ({"precision": torch.bfloat16}, "no precision"),
+    ({"pool": "pictures/"}, "The pool is a path, 'pictures/'"),
+    ({"model": lambda x: x}, "The model is a function; give an nn.Module"),
+    ({"model": lambda x: x, "layers": None}, "The model is a function; give an nn.Module"),
 ]
 ARGUMENTS: dict[str, Any] = {
     "model": Plain(),

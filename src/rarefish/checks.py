@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from operator import index
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from rarefish.errors import (
     ArgumentError,
     DataError,
+    IntegerImagesWarning,
     LabelError,
     NotFiniteError,
     UnstableDataWarning,
@@ -24,6 +26,10 @@ from rarefish.reading import Batch, Data, Reader, label_of
 
 def check_data(data: object, name: str) -> None:
     """Complains about a data set that cannot be read by position, or has nothing in it."""
+    if isinstance(data, (str, Path)):
+        raise DataError(
+            f"The {name} is a path, {str(data)!r}; give a data set, such as datasets.files.read_folder makes."
+        )
     if not isinstance(data, Data):
         raise DataError(
             f"The {name} is a {type(data).__name__} without a length or positions; give a map-style data set, such "
@@ -35,6 +41,7 @@ def check_data(data: object, name: str) -> None:
 
 def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader) -> None:
     """Warns when an image is another one on the second read: random augmentation has been left on."""
+    warn_of_integers(reader.one(data, index[0]), name)
     for i in index[:8]:
         first, second = (reader.one(data, i).double() for _ in range(2))
         if first.shape != second.shape or not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
@@ -44,6 +51,16 @@ def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader
             )
             warnings.warn(message, UnstableDataWarning, stacklevel=3)
             return
+
+
+def warn_of_integers(images: Tensor, name: str) -> None:
+    """Warns of images in whole numbers: most models were trained on scaled ones."""
+    if not images.is_floating_point():
+        message = (
+            f"The images of the {name} are {str(images.dtype).removeprefix('torch.')}, not floats. Unless the model "
+            "scales them itself, add the transform it was trained with."
+        )
+        warnings.warn(message, IntegerImagesWarning, stacklevel=4)
 
 
 def check_pool(pool: object, validation: object, budget: int, exclude: "Iterable[int] | Tensor | None") -> list[int]:
@@ -120,7 +137,7 @@ def check_labels(batch: Batch, num_classes: int) -> None:
     labels = batch.labels.cpu()
     is_wrong = (labels < 0) | (labels >= num_classes)
     if is_wrong.any():
-        values, index = (list_some(t[is_wrong].tolist()) for t in (labels, batch.index))
+        values, index = list_some(labels[is_wrong].unique().tolist()), list_some(batch.index[is_wrong].tolist())
         raise LabelError(
             f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}; found {values} at index "
             f"{index}. Number the classes from 0, or give the model more outputs."

@@ -146,8 +146,8 @@ def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str 
     for path in write_report(contents, output or runs[0] / "report", [name.strip() for name in formats.split(",")]):
         click.echo(path.resolve())
     for saved in savings(contents):
-        interval = f"{100 * saved.low:.0f} to {100 * saved.high:.0f} %"
-        click.echo(f"{contents.ours} saves {100 * saved.mean:.0f} % ({interval}) of the labels against {saved.rival}.")
+        what = "saves" if saved.mean >= 0 else "needs more labels: it saves"
+        click.echo(f"{contents.ours} {what} {100 * saved.mean:.0f} % ({saved.interval}) against {saved.rival}.")
 
 
 def main() -> None:

@@ -8,8 +8,9 @@
     ├── ModelError                a model whose output is not (images, classes) logits
     └── NotFiniteError            NaN or infinity in features, scores or logits; names the images
 
-A warning, not an error:
+Warnings, not errors:
     UnstableDataWarning           a data set that gives another image on the second read
+    IntegerImagesWarning          images in whole numbers, which most models were not trained on
 """
 
 import difflib
@@ -46,6 +47,10 @@ class NotFiniteError(RarefishError, ArithmeticError):
 
 class UnstableDataWarning(UserWarning):
     """A data set that gives another image on the second read."""
+
+
+class IntegerImagesWarning(UserWarning):
+    """Images in whole numbers, which most models were not trained on."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

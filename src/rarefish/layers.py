@@ -19,6 +19,7 @@ def find_layers(model: nn.Module, layers: Iterable[str]) -> dict[str, nn.Module]
         )
     if len(set(names)) != len(names):
         raise LayerError(f"layers names a layer twice: {', '.join(names)}. Name each once.")
+    check_model(model)
     # torch.compile puts a name of its own in front.
     known = {name.replace("_orig_mod.", ""): module for name, module in model.named_modules() if name}
     for name in names:
@@ -85,6 +86,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def check_model(model: nn.Module) -> None:
     """Complains about models whose layers cannot be tapped."""
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"The model is a {type(model).__name__}; give an nn.Module, whose layers have names.")
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise ModelError(f"The model is wrapped in {type(model).__name__}. Give the model inside: model.module.")
     if isinstance(model, torch.jit.ScriptModule):
@@ -109,7 +112,7 @@ def check_logits(output: object, num_images: int) -> Tensor:
         parts = f" with {', '.join(map(str, output))}" if isinstance(output, dict) else ""
         raise ModelError(
             f"The model returns a {type(output).__name__}{parts}, not a tensor of logits. Wrap it in a module whose "
-            "forward returns the logits alone, such as `return self.model(images).logits`."
+            "forward returns the logits alone, such as `return self.model(images)['logits']`."
         )
     if output.ndim != 2 or len(output) != num_images or output.shape[1] < 2:
         raise ModelError(

@@ -96,8 +96,9 @@ def select(
 ) -> Selection:
     """The `budget` pool images that match best what the model gets wrong on the validation set.
 
-    `failures` (True: the model is wrong here) stands in for validation labels where only right or wrong is known;
-    `labels` must then be `prediction`, `trace` or `mutual_information`. Without a generator the seed is 0.
+    `kernel`: fisher, sum, features. `labels`: density, prediction, trace, mutual_information, true. `precision`: auto,
+    float32, bfloat16. `failures`, one flag an image (True: wrong), stands in for validation labels; without those,
+    `labels` must be prediction, trace or mutual_information. Without a generator the seed is 0.
     """
     generator = generator or torch.Generator().manual_seed(0)
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)

@@ -9,13 +9,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.runner import _run_packed, run_experiment
-from rarefish.experiments.settings import Experiment
+from rarefish.experiments.settings import Experiment, Method
 from rarefish.experiments.store import Store, open_store
 from rarefish.records import Record, read_records
 from tests.experiments.small import small
@@ -39,6 +40,24 @@ def everything(folder: Path) -> dict[str, list[Record]]:
         path.name: [replace(record, select_s=0.0, train_s=0.0) for record in read_records(path)]
         for path in sorted((folder / "records").glob("*.jsonl"))
     }
+
+
+def orphans(patience_s: float = 20) -> list[str]:
+    """Processes without a parent that still belong to runs of ours, once they had time to notice."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        left = []
+        for status in Path("/proc").glob("[0-9]*/status"):
+            try:
+                orphan = "\nPPid:\t1\n" in status.read_text()
+                command = (status.parent / "cmdline").read_text()
+            except OSError:
+                continue
+            if orphan and "spawn_main" in command and sys.executable in command:
+                left.append(command)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +113,7 @@ def test_kills_cost_no_finished_round_and_change_no_number(whole: Path, tmp_path
             break
     subprocess.run([*COMMAND, "--output", str(folder)], cwd=ROOT, check=True, capture_output=True)
     assert everything(folder) == everything(whole)
-    assert list(folder.rglob("*.part")) == [] or finished > 0
+    assert orphans() == []
 
 
 def test_a_torn_last_line_is_written_again(whole: Path, tmp_path: Path) -> None:
@@ -181,3 +200,42 @@ def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
 def test_settings_are_kept_as_plain_text(whole: Path) -> None:
     kept = json.loads((whole / "settings.json").read_text())
     assert kept == small().to_json() and isinstance(small(), Experiment)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": "digit"}, "no data set 'digit'. Did you mean digits"),
+        ({"model": "lennet"}, "no model 'lennet'. Did you mean lenet"),
+        ({"training": {"epoch": 1}}, "settings of training do not fit: .*'epoch'"),
+        ({"methods": (Method(name="a", acquisition="fischer"),)}, "no acquisition 'fischer'. Did you mean fisher"),
+        (
+            {"methods": (Method(name="a", acquisition="fisher", settings={"layer": []}),)},
+            "method 'a' do not fit: .*'layer'",
+        ),
+        ({"methods": (Method(name="a", acquisition="fisher", settings={"layers": ["conv9"]}),)}, "no layer 'conv9'"),
+        ({"holdout": 5000, "validation_sizes": (5000,)}, "holdout=5000: .* there are 62. Give fewer. Set holdout="),
+    ],
+)
+def test_mistakes_in_a_recipe_are_found_before_any_work(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        run_experiment(replace(small(), **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
+    command = [*COMMAND, "--output", str(tmp_path / "run"), "--jobs", "1"]
+    run = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    workers: set[int] = set()
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "run").glob("starts/*.pt")):
+        assert time.monotonic() < deadline and run.poll() is None
+        tasks = Path(f"/proc/{run.pid}/task").iterdir()
+        workers = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+        time.sleep(0.1)
+    assert workers
+    run.kill()
+    run.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)

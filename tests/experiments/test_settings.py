@@ -59,7 +59,7 @@ def test_differences_name_both_values_but_not_what_may_differ() -> None:
 def test_recipes_are_found_by_file_and_name() -> None:
     mnist = next(path for path in RECIPES if path.name == "mnist.py")
     assert isinstance(load_recipe(f"{mnist}:imbalanced"), Experiment)
-    with pytest.raises(ArgumentError, match="no recipe 'imbalance'. Did you mean imbalanced"):
+    with pytest.raises(ArgumentError, match="no function 'imbalance'. Did you mean imbalanced"):
         load_recipe(f"{mnist}:imbalance")
     with pytest.raises(ArgumentError, match="there is no file 'nowhere.py'"):
         load_recipe("nowhere.py:x")

@@ -75,7 +75,7 @@ def test_numbers_of_the_report(run: Path) -> None:
     contents = read_runs([run])
     saved = {one.rival: one for one in savings(contents)}
     # Levels 0.51 to 0.71: varR needs 80 to 120 labels, ours 40 to 82, along straight lines.
-    assert 0.3 < saved["varR K128"].mean < 0.5 and saved["varR K128"].low <= saved["varR K128"].mean
+    assert 0.3 < saved["varR K128"].mean < 0.5
     assert "random" not in saved  # it never gets where we begin
     tests = {one.rival: one for one in comparisons(contents)}
     assert tests["varR K128"].difference == pytest.approx((0.2 + 0.2 + 0.1) / 3) and tests["random"].num_seeds == 3
@@ -124,4 +124,8 @@ def test_bad_input(run: Path, tmp_path: Path) -> None:
 def test_on_the_command_line(run: Path) -> None:
     result = CliRunner().invoke(cli, ["report", str(run), "--format", "csv"])
     assert result.exit_code == 0, result.output
-    assert "records.csv" in result.output and "fisher density L80 saves" in result.output
+    assert (
+        "records.csv" in result.output
+        and "fisher density L80 saves" in result.output
+        and "too few seeds" in result.output
+    )

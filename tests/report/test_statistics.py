@@ -15,8 +15,8 @@ def made(values: list[list[float]], method: str = "ours") -> Curve:
 
 def test_half_as_many_labels_are_half_saved() -> None:
     """The rival is our curve at half the speed: at every level it needs twice the labels."""
-    ours = made([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]] * 3)
-    rival = made([[0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4]] * 3, "rival")
+    ours = made([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]] * 5)
+    rival = made([[0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4]] * 5, "rival")
     found = saving(ours, rival)
     assert found is not None and found.mean == pytest.approx(0.5, abs=1e-6)
     assert found.low == found.high == pytest.approx(0.5, abs=1e-6)
@@ -34,6 +34,11 @@ def test_the_interval_widens_with_the_spread_of_seeds() -> None:
         assert found is not None and found.low < found.mean < found.high
         widths.append(found.high - found.low)
     assert widths[1] > 2 * widths[0]
+
+
+def test_few_seeds_have_no_interval() -> None:
+    found = saving(made([[0.1, 0.3]] * 4), made([[0.1, 0.2]] * 4, "rival"))
+    assert found is not None and found.interval == "too few seeds" and found.mean > 0
 
 
 def test_no_common_level() -> None:

@@ -47,9 +47,10 @@ class ImageFiles:
 
 
 def read_folder(
-    folder: Path, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
+    folder: Path | str, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
 ) -> ImageFiles:
     """Every image below `folder`/CLASS/; classes by name. `on_error` as for `read_manifest`."""
+    folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
     classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
@@ -62,13 +63,14 @@ def read_folder(
 
 
 def read_manifest(
-    manifest: Path, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
+    manifest: Path | str, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
 ) -> ImageFiles:
     """The images a CSV file lists in the columns path (relative to the file) and label (a name or a number).
 
     `on_error`: `stop` at the first file that cannot be decoded, `skip` them (they are listed in the result), or
     `later`: do not look before an image is asked for.
     """
+    manifest = Path(manifest)
     with manifest.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if not {"path", "label"} <= set(reader.fieldnames or ()):

@@ -76,7 +76,10 @@ def make_splits(experiment_key: tuple, device: str) -> Splits:
     dataset, seed, imbalance, size, holdout, rare = experiment_key
     train, test = read_dataset(dataset)
     num_classes = int(train.labels.max()) + 1
-    held = stratified(train.labels, holdout, seed)
+    try:
+        held = stratified(train.labels, holdout, seed)
+    except ArgumentError as error:
+        raise ArgumentError(f"holdout={holdout}: {error} Set holdout= and validation_sizes= in the recipe.") from None
     rest = train[np.setdiff1d(np.arange(len(train)), held)]
     trusted = train[held][stratified(train.labels[held], size, seed)]
     check_classes(trusted.labels, num_classes, "validation set")

@@ -1,5 +1,6 @@
 """Finding a recipe: a function in a Python file that returns an Experiment. Nothing here needs torch."""
 
+import inspect
 import runpy
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,11 @@ def load_recipe(address: str) -> Experiment:
     file, _, name = address.rpartition(":")
     if not file or not Path(file).is_file():
         raise ArgumentError(f"A recipe is FILE.py:FUNCTION; there is no file {file or address!r}.")
-    content = runpy.run_path(file)
-    recipes: dict[str, Any] = {
-        key: value for key, value in content.items() if callable(value) and _returns_experiment(value)
-    }
-    if name not in recipes:
-        raise ArgumentError(f"{file} has no recipe {name!r}. {nearest(name, recipes)}")
-    return recipes[name]()
-
-
-def _returns_experiment(value: object) -> bool:
-    return getattr(value, "__annotations__", {}).get("return") in (Experiment, "Experiment")
+    content: dict[str, Any] = runpy.run_path(file)
+    known = [key for key, value in content.items() if inspect.isfunction(value) and value.__module__ == "<run_path>"]
+    if name not in known:
+        raise ArgumentError(f"{file} has no function {name!r}. {nearest(name, known)}")
+    recipe = content[name]()
+    if not isinstance(recipe, Experiment):
+        raise ArgumentError(f"{address} returns a {type(recipe).__name__}; a recipe returns an Experiment.")
+    return recipe

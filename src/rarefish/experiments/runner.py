@@ -1,6 +1,8 @@
 """Running an experiment: over processes on a CPU, packed on a GPU; what is finished stays finished."""
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -12,7 +14,7 @@ import torch
 from rarefish.errors import RarefishError
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.store import Store, open_store
-from rarefish.experiments.tasks import keep_round, load_state, prepare_starts, start_keys, task_of
+from rarefish.experiments.tasks import check_experiment, keep_round, load_state, prepare_starts, start_keys, task_of
 from rarefish.packing import fit_packed
 from rarefish.rounds import advance, check_supply, run_rounds
 
@@ -28,6 +30,7 @@ def run_experiment(
     experiment: Experiment, folder: Path, *, device: str = "cpu", jobs: int = 0, tell: Tell = lambda *_: None
 ) -> Store:
     """Runs every cell that the folder does not have yet, or takes the run up where it was left."""
+    check_experiment(experiment)
     store = open_store(folder, experiment)
     cells = list(experiment.cells())
     total = len(cells) * experiment.rounds
@@ -69,7 +72,9 @@ def _run_in_processes(
 ) -> None:
     """Cells side by side, one thread each; the starts they share come first."""
     before = store.num_finished()
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
+    ) as pool:
         by_start: dict[str, list[Cell]] = {}
         for cell in cells:
             by_start.setdefault(start_keys(cell)[-1], []).append(cell)
@@ -96,14 +101,19 @@ def _run_in_processes(
             raise
 
 
-def _begin_worker() -> None:
+def _begin_worker(parent: int) -> None:
+    """One thread for the work, and one that ends the process with its parent, which may be killed without a word."""
     torch.set_num_threads(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run_cell(experiment: Experiment, cell: Cell, store: Store) -> None:
-    parent = os.getppid()
     task = task_of(experiment, cell, store, "cpu")
     for finished in run_rounds(task, experiment.rounds, load_state(task, cell, store)):
-        if os.getppid() != parent:
-            os._exit(1)  # the run was killed and may be running again elsewhere
         keep_round(experiment, cell, task, finished, store)

@@ -98,7 +98,8 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
     path = folder / "settings.json"
     if path.exists():
         different = differences(json.loads(path.read_text(encoding="utf-8")), experiment.to_json())
-        if different:
+        has_records = any((folder / "records").glob("*.jsonl"))
+        if different and has_records:
             raise ArgumentError(
                 f"{folder} holds a run with other settings: {'; '.join(different)}. Choose another folder."
             )

@@ -1,19 +1,22 @@
 """A cell as a task for the loop, and a finished round as a record."""
 
 import copy
+import inspect
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rarefish.acquisitions import find_acquisition
+from rarefish.acquisitions import ACQUISITIONS, find_acquisition
 from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.situation import Situation
 from rarefish.datasets.splits import Splits
-from rarefish.experiments.data import splits_of
+from rarefish.errors import ArgumentError
+from rarefish.experiments.data import read_dataset, splits_of
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.store import Store
+from rarefish.layers import find_layers
 from rarefish.models import build_model
 from rarefish.oracles import known_labels
 from rarefish.packing import FitAll, fit_each
@@ -21,6 +24,27 @@ from rarefish.pretraining import Wish, pretrain_rotation
 from rarefish.records import Record
 from rarefish.rounds import Round, State, Task
 from rarefish.training import Training
+
+
+def check_experiment(experiment: Experiment) -> None:
+    """Complains about names and settings that no cell could work with, before any work."""
+    read_dataset(experiment.dataset)
+    splits = splits_of(experiment, next(experiment.cells()), "cpu")
+    model = build_model(experiment.model, splits.num_classes, splits.channels, torch.Generator())
+    for name in ("training", "pretraining"):
+        _bind(name, Training, getattr(experiment, name))
+    for method in experiment.methods:
+        find_acquisition(method.acquisition)
+        _bind(f"method {method.name!r}", ACQUISITIONS[method.acquisition], method.settings, Situation, 1, None)
+        if "layers" in method.settings:
+            find_layers(model, method.settings["layers"])
+
+
+def _bind(what: str, function: Any, settings: dict[str, Any], *arguments: Any) -> None:
+    try:
+        inspect.signature(function).bind(*arguments, **settings)
+    except TypeError as error:
+        raise ArgumentError(f"The settings of {what} do not fit: {error}.") from None
 
 
 def start_keys(cell: Cell) -> list[str]:

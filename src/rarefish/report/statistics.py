@@ -9,6 +9,8 @@ from rarefish.report.curves import Curve, labels_to_reach
 
 NUM_RESAMPLES = 2000
 NUM_LEVELS = 50
+FEWEST_SEEDS = 5
+"""With fewer, a bootstrap over seeds says nothing."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,11 @@ class Saving:
     high: float
     low_level: float
     high_level: float
+
+    @property
+    def interval(self) -> str:
+        """In words."""
+        return "too few seeds" if np.isnan(self.low) else f"{100 * self.low:.0f} to {100 * self.high:.0f} %"
 
 
 def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
@@ -35,7 +42,7 @@ def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
     num_seeds = min(len(ours.values), len(rival.values))
     draws = rng.integers(num_seeds, size=(NUM_RESAMPLES if num_seeds > 1 else 1, num_seeds))
     drawn = [_saved(_of(ours, rows), _of(rival, rows), levels) for rows in draws]
-    low, high = np.nanpercentile(drawn, [2.5, 97.5])
+    low, high = np.nanpercentile(drawn, [2.5, 97.5]) if num_seeds >= FEWEST_SEEDS else (np.nan, np.nan)
     return Saving(rival.method, _saved(ours, rival, levels), float(low), float(high), levels[0], levels[-1])
 
 
