@@ -161,7 +161,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def _draw_curve(axes: Axes, drawn: Curve, color: str, marker: str) -> None:
-    low, high = drawn.mean - drawn.std, drawn.mean + drawn.std
+    low, high = np.clip([drawn.mean - drawn.std, drawn.mean + drawn.std], 0, 1)  # shares, all of them
     axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)
     axes.plot(drawn.labels_spent, drawn.mean, color=color, marker=marker, markersize=5, linewidth=2, label=drawn.method)
 

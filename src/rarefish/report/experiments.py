@@ -75,7 +75,7 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
     chosen = ours or next((m for m in reversed(methods) if m.startswith("fisher") and "true" not in m), methods[0])
     if chosen not in methods:
         raise ArgumentError(f"There is no method {chosen!r} in these runs. {nearest(chosen, methods)}")
-    title = " and ".join(run.name for run in runs)
+    title = " and ".join(str(_settings(run).get("name", run.name)) for run in runs)
     drawn = read_paper(paper, records) if paper else []
     kept = snapshots if len({record.imbalance for record in records}) == 1 else {}
     return Contents(title, records, chosen, drawn, kept, rare)
@@ -233,5 +233,7 @@ def _places(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _cost(records: Sequence[Record], method: str) -> tuple[str, str, str, str]:
     own = [record for record in records if record.method == method]
-    passes, select_s, train_s = (np.mean([getattr(r, name) for r in own]) for name in ("passes", "select_s", "train_s"))
+    chose = [record for record in own if record.passes] or own  # a random first round takes no pass
+    passes = np.mean([record.passes for record in chose])
+    select_s, train_s = np.mean([r.select_s for r in chose]), np.mean([r.train_s for r in own])
     return method, f"{passes:,.0f}", f"{select_s:.2f}", f"{train_s:.2f}"
