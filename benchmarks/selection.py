@@ -104,12 +104,13 @@ def peer_seconds(python: Path, what: str, data: Path, picks: int) -> float | Non
 def badge_memory_mb(num_images: int, picks: int) -> float:
     """Peak memory of BADGE with 100 classes, its inputs included, in a process of its own."""
     code = f"""
-import resource, torch
+import torch
 from rarefish.acquisitions.diversity import spread_out
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak_kb = lambda: int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
+before = peak_kb()
 left, right = torch.randn({num_images}, 100), torch.randn({num_images}, {WIDTH})
 spread_out(left, right, {picks}, torch.Generator().manual_seed(0))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+print((peak_kb() - before) / 1024)
 """
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
