@@ -4,10 +4,10 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rarefish.errors import DataError
 
@@ -97,11 +97,16 @@ def _frozen(value: Any) -> Any:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file that is never seen half done: a temporary one beside it is renamed."""
+    """Writes a text that is never seen half done."""
+    replace_whole(path, lambda file: file.write(text.encode()))
+
+
+def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """A file that is never seen half done: a temporary one beside it is written, forced to disk and renamed."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with unfinished.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with unfinished.open("wb") as file:
+            write(file)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)

@@ -21,7 +21,7 @@ import torch
 
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.settings import Cell, Experiment, differences
-from rarefish.records import Record, read_records, to_line, write_whole
+from rarefish.records import Record, read_records, replace_whole, to_line, write_whole
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Store:
     def finish(self, cell: Cell, record: Record, state: dict[str, Any], snapshot: dict[str, Any] | None) -> None:
         """Keeps a finished round: first what the next one needs, last the record that says it is there."""
         if snapshot:
-            _write(
+            replace_whole(
                 self.folder / "snapshots" / f"{cell.key}-r{record.round:02}.npz",
                 lambda f: np.savez_compressed(f, **snapshot),
             )
-        _write(self._state(cell, record.round), lambda file: torch.save(state, file))
+        replace_whole(self._state(cell, record.round), lambda file: torch.save(state, file))
         with self._records(cell).open("ab+") as file:
             # One writer a cell, even if a worker outlives a killed parent.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -81,7 +81,7 @@ class Store:
         return self.folder / "starts" / f"{key}.pt"
 
     def save_start(self, key: str, weights: dict[str, Any]) -> None:
-        _write(self.start_path(key), lambda file: torch.save(weights, file))
+        replace_whole(self.start_path(key), lambda file: torch.save(weights, file))
 
     def load_start(self, key: str) -> dict[str, Any]:
         return _load(self.start_path(key))
@@ -109,18 +109,6 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
         (folder / part).mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(experiment.to_json(), indent=2))
     return Store(folder)
-
-
-def _write(path: Path, write: Any) -> None:
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with unfinished.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _load(path: Path) -> dict[str, Any]:
