@@ -186,7 +186,8 @@ def farthest_loop(points: Tensor, given_: list[int], first: int | None, count: i
 def test_core_set_equals_a_loop(num: int, num_given: int, data: st.DataObject, seed: int) -> None:
     count = data.draw(st.integers(1, num - num_given))
     points = torch.randn(num, 6, generator=seeded(seed), dtype=torch.float64)
-    rows = farthest_first(points, num_given, count, seeded(seed)).tolist()
+    num_candidates = data.draw(st.integers(1, num))
+    rows = farthest_first(points, num_given, count, seeded(seed), num_candidates).tolist()
     first = rows[0] if num_given == 0 else None
     assert rows == farthest_loop(points, list(range(num_given)), first, count)
 

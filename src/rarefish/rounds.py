@@ -12,8 +12,11 @@ from rarefish.acquisitions import Acquisition, Choice, Situation
 from rarefish.errors import ArgumentError
 from rarefish.oracles import Oracle
 from rarefish.packing import FitAll, Job, fit_each
-from rarefish.reading import Data
+from rarefish.reading import Data, Reader
 from rarefish.training import Score, Training, evaluate, read_images
+
+AT_ONCE = Reader(batch_size=10_000, progress=False)
+"""A peek after every epoch is many small passes: few large batches make them bearable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +144,7 @@ def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
     images, labels = read_images(task.pool, list(state.labeled)), torch.tensor(state.labels)
 
     def peek(model: nn.Module) -> None:
-        seen.append(evaluate(model, task.test, task.num_classes).accuracy)
+        seen.append(evaluate(model, task.test, task.num_classes, AT_ONCE).accuracy)
 
     return [
         Job(

@@ -12,6 +12,9 @@ from rarefish.acquisitions.situation import Choice, Situation
 from rarefish.layers import device_of, evaluating
 from rarefish.models import classifier_of
 
+CANDIDATES = 2048
+"""Their features fit a CPU's cache."""
+
 
 def choose_core_set(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
     """Greedy k-center in the space of the features below the classifier (Sener and Savarese, 2018).
@@ -39,25 +42,54 @@ def choose_badge(situation: Situation, budget: int, generator: torch.Generator) 
 
 
 def farthest_first(
-    points: Float[Tensor, "N F"], num_given: int, count: int, generator: torch.Generator
+    points: Float[Tensor, "N F"],
+    num_given: int,
+    count: int,
+    generator: torch.Generator,
+    num_candidates: int = CANDIDATES,
 ) -> Int[Tensor, " count"]:
-    """Rows of `count` points, each the farthest from the first `num_given` rows and those before it."""
-    squares_N = points.square().sum(dim=1)
-    distance_N = torch.full_like(squares_N, torch.inf)
-    for given in range(0, num_given, 1024):
-        block = slice(given, min(given + 1024, num_given))
-        products = torch.addmm(squares_N[block], points, points[block].T, alpha=-2)
-        distance_N = torch.minimum(distance_N, products.amin(dim=1) + squares_N)
-    distance_N[:num_given] = -torch.inf
+    """Rows of `count` points, each the farthest from the first `num_given` rows and those before it.
+
+    Distances only fall, so as long as the farthest of the few candidates is farther than every other point ever was,
+    the others need not be looked at: they catch up with all new rows at once, in one product of matrices.
+    """
+    distance_N = torch.full_like(points[:, 0], torch.inf)
     drawn = torch.randint(num_given, len(points), (1,), generator=generator).to(points.device)
-    row = drawn if num_given == 0 else distance_N.argmax(dim=0, keepdim=True)
-    rows = []
-    for _ in range(count):
+    rows = drawn[:0] if num_given else drawn
+    fresh = torch.arange(num_given, device=points.device) if num_given else drawn
+    # Whether to stop is asked of the device at every step: a GPU is faster when it looks at all points and never waits.
+    num_candidates = len(points) if points.is_cuda else min(num_candidates, len(points))
+    while True:
+        for block in fresh.split(1024):
+            distance_N = torch.minimum(distance_N, _square_distances(points, points[block]).amin(dim=1))
+        distance_N[fresh] = -torch.inf
+        if len(rows) >= count:
+            return rows[:count]
+        candidates = distance_N.topk(num_candidates).indices.sort().values
+        others_N = distance_N.index_fill(0, candidates, -torch.inf)
+        floor = others_N.amax() if num_candidates < len(points) else None
+        found = _farthest(points[candidates], distance_N[candidates], count - len(rows), floor)
+        fresh = candidates[found]
+        rows = torch.cat([rows, fresh])
+
+
+def _farthest(points: Tensor, distance_N: Tensor, count: int, floor: Tensor | None) -> Tensor:
+    """Up to `count` rows, each the farthest after those before it; after the first, all beyond `floor`."""
+    squares_N = points.square().sum(dim=1)
+    rows: list[Tensor] = []
+    while len(rows) < count:
+        row = distance_N.argmax(dim=0, keepdim=True)
+        if rows and floor is not None and distance_N[row] <= floor:
+            break
         rows.append(row)
         to_row_N = torch.addmv(squares_N + squares_N[row], points, points[row[0]], alpha=-2)
         distance_N = torch.minimum(distance_N, to_row_N).index_fill_(0, row, -torch.inf)
-        row = distance_N.argmax(dim=0, keepdim=True)
     return torch.cat(rows)
+
+
+def _square_distances(points: Tensor, others: Tensor) -> Tensor:
+    squares = points.square().sum(dim=1, keepdim=True) + others.square().sum(dim=1)
+    return torch.addmm(squares, points, others.T, alpha=-2)
 
 
 def spread_out(

@@ -6,9 +6,13 @@ import torch
 
 from rarefish.acquisitions.situation import Choice, Situation
 from rarefish.kernels import needs_scores
+from rarefish.layers import device_of
 from rarefish.models import classifier_of
 from rarefish.pseudo_labels import STATISTICS, MonteCarlo
 from rarefish.selection import select
+
+MONTE_CARLO_CROWD = 32
+"""A batch is cut so that images × samples make one batch: on a GPU that needs a larger one to be worth a launch."""
 
 
 def choose_fisher(
@@ -21,6 +25,8 @@ def choose_fisher(
     layers: Sequence[str] | None = None,
 ) -> Choice:
     """`select()` with its defaults, or another kernel, label estimator or choice of layers."""
+    sampled = monte_carlo_passes(labels, classifier_of(situation.model)[1].out_features)
+    crowd = MONTE_CARLO_CROWD if sampled and device_of(situation.model).type == "cuda" else 1
     selection = select(
         situation.model,
         situation.pool,
@@ -30,12 +36,12 @@ def choose_fisher(
         kernel=kernel,
         labels=labels,
         exclude=[*situation.labeled, *situation.refused],
-        batch_size=situation.batch_size,
+        batch_size=situation.batch_size * crowd,
         precision="float32",
         generator=generator,
         progress=False,
     )
-    each = 1 + needs_scores(kernel) * (1 + monte_carlo_passes(labels, classifier_of(situation.model)[1].out_features))
+    each = 1 + needs_scores(kernel) * (1 + sampled)
     passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)
     return Choice(selection.indices.tolist(), passes, selection)
 
