@@ -26,12 +26,12 @@ def make_jobs(count: int, num_images: int, training: Training) -> list[Job]:
 
 
 @pytest.mark.parametrize("num_images", [20, 23])
-@pytest.mark.parametrize("limit", [2, 128])
-def test_equals_one_after_another(num_images: int, limit: int) -> None:
+@pytest.mark.parametrize(("size", "fill"), [(2, False), (2, True), (7, True), (50, None)])
+def test_equals_one_after_another(num_images: int, size: int, fill: bool | None) -> None:
     training = Training(epochs=4, batch_size=5, decay_every=2, momentum=0.7)
     alone, packed = (make_jobs(3, num_images, training) for _ in range(2))
     fit_each(alone)
-    fit_packed(packed, limit=limit)
+    fit_packed(packed, size, fill)
     for a, b in zip(alone, packed, strict=True):
         for one, other in zip(a.model.parameters(), b.model.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=0)

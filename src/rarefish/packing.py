@@ -35,27 +35,37 @@ def fit_each(jobs: Sequence[Job]) -> None:
         fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch)
 
 
-def fit_packed(jobs: Sequence[Job], limit: int = 128) -> None:
+PACK = 50
+"""Models in a batched call. Which kernels a GPU takes, and so how it rounds, depends on their number: with always the
+same number, a training comes out the same whichever others are beside it, and a run that is taken up again too."""
+
+
+def fit_packed(jobs: Sequence[Job], size: int = PACK, fill: bool | None = None) -> None:
     """Trains all models in place with one batched call a step: what `fit()` would do to each, but for rounding.
 
-    Jobs that agree in training settings and number of images go together, at most `limit` at once.
+    Jobs that agree in training settings and number of images go together, `size` at once. To fill a pack, the last job
+    is repeated; on a GPU, where a few more cost little, that is the rule.
     """
     groups: dict[object, list[Job]] = {}
     for job in jobs:
         groups.setdefault((job.training, job.images.shape, type(job.model), job.present), []).append(job)
     for group in groups.values():
-        for first in range(0, len(group), limit):
-            _fit_group(group[first : first + limit])
+        for first in range(0, len(group), size):
+            pack = group[first : first + size]
+            is_filled = device_of(pack[0].model).type == "cuda" if fill is None else fill
+            _fit_pack(pack, num_repeats=size - len(pack) if is_filled else 0)
 
 
-def _fit_group(jobs: Sequence[Job]) -> None:
+def _fit_pack(jobs: Sequence[Job], num_repeats: int) -> None:
     training, device = jobs[0].training, device_of(jobs[0].model)
+    places = [*range(len(jobs)), *[len(jobs) - 1] * num_repeats]
     for job in jobs:
         job.model.train()
     images, labels = (torch.stack([part.to(device) for part in parts]) for parts in zip(*_data(jobs), strict=True))
-    step = _Step([job.model for job in jobs], images, labels, training, jobs[0].present)
+    step = _Step([jobs[place].model for place in places], places, images, labels, training, jobs[0].present)
     for epoch in range(training.epochs):
-        order = torch.stack([torch.randperm(images.shape[1], generator=job.generator) for job in jobs]).to(device)
+        drawn = torch.stack([torch.randperm(images.shape[1], generator=job.generator) for job in jobs])
+        order = drawn[places].to(device)
         step.lr.fill_(training.lr * training.decay ** (epoch // training.decay_every))
         for rows in order.split(training.batch_size, dim=1):
             step(rows)
@@ -77,15 +87,22 @@ class _Step:
     """One step of gradient descent with momentum for all models; on a GPU replayed as a CUDA graph."""
 
     def __init__(
-        self, models: list[nn.Module], images: Tensor, labels: Tensor, training: Training, present: Present
+        self,
+        models: list[nn.Module],
+        places: list[int],
+        images: Tensor,
+        labels: Tensor,
+        training: Training,
+        present: Present,
     ) -> None:
+        """`places`: which rows of images and labels each model learns from."""
         stacked, self.buffers = stack_module_state(models)
         # Grouped convolutions, which vmap makes of ours, want the plain layout.
         self.parameters = {name: value.detach().clone().contiguous() for name, value in stacked.items()}
         self.velocity = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.images, self.labels, self.momentum = images, labels, training.momentum
         self.lr = next(iter(self.parameters.values())).new_zeros(())
-        self.which = torch.arange(len(models), device=images.device)[:, None]
+        self.places = torch.tensor(places, device=images.device)[:, None]
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         skeleton = models[0]
 
@@ -109,7 +126,7 @@ class _Step:
     def _update(self, rows: Tensor) -> None:
         self.skeleton.train()
         gradients = self.gradients(
-            self.parameters, self.buffers, self.images[self.which, rows], self.labels[self.which, rows]
+            self.parameters, self.buffers, self.images[self.places, rows], self.labels[self.places, rows]
         )
         for name, parameter in self.parameters.items():
             self.velocity[name].mul_(self.momentum).add_(gradients[name])
