@@ -125,7 +125,9 @@ def experiment(
 @cli.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="Folder. [default: RUN/report]")
-@click.option("--format", "formats", default="html,csv", show_default=True, help="Of html, png, pdf, csv, with commas.")
+@click.option(
+    "--format", "formats", default="html,csv", show_default=True, help="Of html, png, pdf, csv, parquet, with commas."
+)
 @click.option("--ours", help="The method that others are compared with. [default: the last fisher without true labels]")
 @click.option("--paper", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The paper's curves (CSV).")
 def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str | None, paper: Path | None) -> None:
@@ -140,7 +142,8 @@ def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str 
     """
     if not all(find_spec(package) for package in ("matplotlib", "jinja2", "sklearn")):
         raise ArgumentError("The report draws charts: pip install 'rarefish[report]'.")
-    from rarefish.report.experiments import read_runs, savings, write_report
+    from rarefish.report.contents import read_runs
+    from rarefish.report.experiments import savings, write_report
 
     contents = read_runs(runs, ours, paper)
     for path in write_report(contents, output or runs[0] / "report", [name.strip() for name in formats.split(",")]):

@@ -105,14 +105,14 @@ class MonteCarlo:
     def _choose(self, images: Tensor, watch: Watch) -> Tensor:
         seen = watch(self.distort(images))
         shape = (len(images), self.samples)
-        features_NSD = seen.features_ND.unflatten(0, shape)
-        statistic = STATISTICS[self.statistic]
-        values = [
-            statistic(features_NSD, scores_ND.unflatten(0, shape))
-            for scores_CND in scores_of_all_classes(seen)
-            for scores_ND in scores_CND
-        ]
-        return torch.stack(values).argmax(dim=0)
+        features_NSD, statistic = seen.features_ND.unflatten(0, shape), STATISTICS[self.statistic]
+        values = []
+        for scores_CND in scores_of_all_classes(seen):
+            scores_BSD = scores_CND.unflatten(1, shape).flatten(0, 1)  # B: image 1 … N for the first class, and so on
+            values.append(
+                statistic(features_NSD.repeat(len(scores_CND), 1, 1), scores_BSD).unflatten(0, (-1, shape[0]))
+            )
+        return torch.cat(values).argmax(dim=0)
 
     def distort(self, images: Tensor) -> Tensor:
         """All samples of the first image, then all of the second …"""
@@ -156,9 +156,9 @@ def mutual_information(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
     covariance = joint.mT @ joint / joint.shape[1]
     covariance.diagonal(dim1=1, dim2=2).add_(RIDGE)
     D = features_NSD.shape[2]
-    parts = covariance[:, :D, :D], covariance[:, D:, D:], covariance
-    z, g, both = (torch.linalg.cholesky(part).diagonal(dim1=1, dim2=2).log().sum(dim=1) for part in parts)
-    return z + g - both
+    # The factor of the whole begins with the factor of C_zz: its other diagonal is that of C_zg,zg without C_zz.
+    rest, alone = torch.linalg.cholesky(covariance)[:, D:, D:], torch.linalg.cholesky(covariance[:, D:, D:])
+    return alone.diagonal(dim1=1, dim2=2).log().sum(dim=1) - rest.diagonal(dim1=1, dim2=2).log().sum(dim=1)
 
 
 def unit_variance(samples_NSD: Tensor) -> Tensor:

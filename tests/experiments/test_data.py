@@ -9,9 +9,9 @@ from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.data import FOLDER_VARIABLE, data_folder, read_dataset, splits_of
 from rarefish.experiments.recipes import load_recipe
 from rarefish.experiments.settings import Experiment
-from rarefish.report.experiments import PAPER_NAMES, read_paper
+from rarefish.report.contents import PAPER_NAMES, read_paper
 from tests.experiments.small import small
-from tests.report.test_experiments import rounds
+from tests.report.made import rounds
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
@@ -65,6 +65,9 @@ def test_mnist_as_the_paper_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not (SHARED / "reference").exists(), reason="the paper's curves are not beside the checkout")
 def test_every_curve_of_the_paper_that_we_name_is_there() -> None:
     records = [r for name in PAPER_NAMES.values() for r in rounds(name, 0, (0.1,))]
-    drawn = {curve.method: curve for curve in read_paper(SHARED / "reference/paper_curves.csv", records)}
+    drawn = {
+        curve.method: curve
+        for curve in read_paper(SHARED / "reference/paper_curves.csv", list(zip(records, records, strict=True)))
+    }
     assert set(drawn) == set(PAPER_NAMES.values())
     assert drawn["fisher density L80"].mean[1] == pytest.approx(0.8381)

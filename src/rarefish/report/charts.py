@@ -99,28 +99,37 @@ def draw_lines(
         return figure
 
 
-def draw_confusions(matrices: dict[str, np.ndarray], class_names: Sequence[str]) -> Figure:
-    """Confusion matrices side by side, rows scaled to shares of the true class."""
+def draw_heatmaps(
+    values: dict[str, np.ndarray],
+    row_names: Sequence[str],
+    column_names: Sequence[str],
+    *,
+    names: tuple[str, str],
+    top: float,
+    shown_from: float,
+) -> Figure:
+    """A panel of numbers for each method, darker where they are larger; `names` are those of columns and rows."""
     with mpl.rc_context(STYLE | {"axes.grid": False}):
-        columns = min(3, len(matrices))
-        rows = -(-len(matrices) // columns)
-        figure = Figure(figsize=(3.1 * columns + 0.4, 3.3 * rows), layout="constrained")
-        panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
-        for axes in panels[len(matrices) :]:
+        across = min(3, len(values))
+        down = -(-len(values) // across)
+        width, height = 0.25 * len(column_names) + 0.7, 0.25 * len(row_names) + 0.75
+        if across == 1:
+            width, height = 2 * width + 0.06 * max(map(len, row_names)), 1.2 * height
+        figure = Figure(figsize=(width * across + 0.4, height * down), layout="constrained")
+        panels = np.atleast_1d(figure.subplots(down, across, squeeze=False)).flatten()
+        for axes in panels[len(values) :]:
             axes.axis("off")
-        for axes, (method, counts) in zip(panels, matrices.items(), strict=False):
-            shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-            axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-            for i, row in enumerate(shares):
-                for j, share in enumerate(row):
-                    if share >= 0.05:
-                        color = "white" if share > 0.6 else "#222222"
-                        axes.text(j, i, f"{100 * share:.0f}", ha="center", va="center", fontsize=6.5, color=color)
+        for axes, (method, numbers) in zip(panels, values.items(), strict=False):
+            axes.imshow(numbers, cmap="Blues", vmin=0, vmax=top, aspect="auto")
+            for (i, j), number in np.ndenumerate(numbers):
+                if number >= shown_from:
+                    color = "white" if number > 0.6 * top else "#222222"
+                    axes.text(j, i, f"{number:.0f}", ha="center", va="center", fontsize=6.5, color=color)
             axes.set_title(method, fontsize=9)
-            axes.set_xticks(range(len(class_names)), class_names, fontsize=7)
-            axes.set_yticks(range(len(class_names)), class_names, fontsize=7)
-        figure.supxlabel("answer", fontsize=9)
-        figure.supylabel("true class", fontsize=9)
+            axes.set_xticks(range(len(column_names)), column_names, fontsize=7)
+            axes.set_yticks(range(len(row_names)), row_names, fontsize=7)
+        figure.supxlabel(names[0], fontsize=9)
+        figure.supylabel(names[1], fontsize=9)
         return figure
 
 

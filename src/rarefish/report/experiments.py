@@ -1,113 +1,24 @@
-"""The report of one or more runs: learning curves, labels saved, tests, what was bought, what it cost."""
+"""The report of runs: learning curves, labels saved, tests, what was bought, what it cost."""
 
-import csv
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment
 from matplotlib.figure import Figure
 
-from rarefish.errors import ArgumentError, DataError, nearest
-from rarefish.records import Record, read_records, to_csv, write_whole
-from rarefish.report.charts import draw_confusions, draw_lines, draw_tsne, to_svg
-from rarefish.report.curves import Curve, complete, curve, methods_of, name_apart
+from rarefish.errors import ArgumentError, nearest
+from rarefish.records import COLUMNS, Record, replace_whole, to_csv, write_whole
+from rarefish.report.charts import draw_heatmaps, draw_lines, draw_tsne, to_svg
+from rarefish.report.contents import Contents
+from rarefish.report.curves import Curve, curve, methods_of
 from rarefish.report.statistics import Comparison, Saving, compare, saving
 
-FORMATS = ("html", "png", "pdf", "csv")
-PAPER_NAMES = {
-    "random": "random",
-    "varr_E1_K128": "varR K128",
-    "varr_E4_K32": "varR E4 K32",
-    "vaal": "VAAL",
-    "features L20": "features L20",
-    "fisher_yhat L20": "fisher prediction L20",
-    "fisher_density L20": "fisher density L20",
-    "fisher_density L80": "fisher density L80",
-    "fisher_trace L20": "fisher trace L20",
-    "fisher_mi L20": "fisher MI L20",
-}
-"""The paper's curves, as our recipes call the same settings."""
-
-
-@dataclass(frozen=True)
-class Contents:
-    """All that a report shows."""
-
-    title: str
-    records: list[Record]
-    ours: str
-    paper: list[Curve]
-    snapshots: dict[str, Path]
-    """Method -> features of test images, for t-SNE."""
-    rare: frozenset[int]
-    """The classes that the pool hardly has."""
-
-    def curves(self, figure: str) -> list[Curve]:
-        return [curve(self.records, method, figure) for method in methods_of(self.records)]
-
-
-def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
-    """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
-    records: list[Record] = []
-    snapshots: dict[str, Path] = {}
-    rare: frozenset[int] = frozenset()
-    for run in runs:
-        settings = _settings(run)
-        rare |= frozenset(settings["rare"])
-        order = [method["name"] for method in settings["methods"]]
-        found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(path, order))
-        if not found:
-            raise DataError(f"{run} holds no records. Give the folder of a run, as `rarefish experiment` made it.")
-        for path in found:
-            rows = read_records(path)
-            if not rows:
-                continue
-            records += rows
-            for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
-                snapshots[rows[0].method] = snapshot
-    records = complete(name_apart(records))
-    methods = methods_of(records)
-    chosen = ours or next((m for m in reversed(methods) if m.startswith("fisher") and "true" not in m), methods[0])
-    if chosen not in methods:
-        raise ArgumentError(f"There is no method {chosen!r} in these runs. {nearest(chosen, methods)}")
-    title = " and ".join(str(_settings(run).get("name", run.name)) for run in runs)
-    drawn = read_paper(paper, records) if paper else []
-    kept = snapshots if len({record.imbalance for record in records}) == 1 else {}
-    return Contents(title, records, chosen, drawn, kept, rare)
-
-
-def _settings(run: Path) -> dict[str, Any]:
-    try:
-        return json.loads((run / "settings.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run} holds no run: its settings.json cannot be read. Give the folder of a run.") from error
-
-
-def _place(path: Path, order: list[str]) -> tuple[int, str]:
-    """Methods in the order of the recipe."""
-    rows = read_records(path)
-    return order.index(rows[0].method) if rows and rows[0].method in order else len(order), path.name
-
-
-def read_paper(path: Path, records: Sequence[Record]) -> list[Curve]:
-    """The paper's MNIST curves of the records' imbalance, for the methods that are among them."""
-    budget = min(record.labels_spent for record in records)
-    known, imbalances = set(methods_of(records)), {str(record.imbalance) for record in records}
-    found: dict[str, dict[int, float]] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            name = PAPER_NAMES.get(f"{row['method']} {row['param']}".strip())
-            if row["dataset"] == "MNIST" and row["imbalance"] in imbalances and name in known:
-                found.setdefault(str(name), {})[int(row["round"])] = float(row["accuracy"]) / 100
-    return [
-        Curve(name, np.array(sorted(values)) * budget, np.array([[values[r] for r in sorted(values)]]))
-        for name, values in found.items()
-    ]
+FORMATS = ("html", "png", "pdf", "csv", "parquet")
+MOST_CLASSES = 20
+"""With more, a chart class by class cannot be read."""
 
 
 def figures(contents: Contents) -> dict[str, Figure]:
@@ -125,13 +36,34 @@ def figures(contents: Contents) -> dict[str, Figure]:
         title = "Rare-class precision: of the images chosen for a rare failure, those that are rare"
         drawn["rare_precision"] = draw_lines(precision, title, methods, top=1.0)
         drawn["pseudo_accuracy"] = draw_lines(labels, "Pseudo-labels of the chosen that are right", methods, top=1.0)
-    number = min(3, int(ours.labels_spent.shape[0]))
-    matrices = _confusions(contents.records, number)
-    if matrices:
-        names = [str(c) for c in range(len(next(iter(matrices.values()))))]
-        drawn[f"confusion_round_{number}"] = draw_confusions(matrices, names)
+    classes = [str(c) for c in range(len(contents.records[0].recall))]
+    if len(classes) <= MOST_CLASSES:
+        drawn |= class_figures(contents.records, methods, classes, number=min(3, int(ours.labels_spent.shape[0])))
     if contents.snapshots:
         drawn["tsne"] = draw_tsne({method: _places(path) for method, path in contents.snapshots.items()})
+    return drawn
+
+
+def class_figures(
+    records: Sequence[Record], methods: Sequence[str], classes: Sequence[str], number: int
+) -> dict[str, Figure]:
+    """What was bought and what is recognised, class by class; recall and confusion after round `number`."""
+    picks = {method: _picks(records, method, len(classes)) for method in methods}
+    rounds = [str(r) for r in range(1, 1 + max(counts.shape[1] for counts in picks.values()))]
+    after = [[r for r in records if r.method == method and r.round == number] for method in methods]
+    recall = 100 * np.array([np.mean([r.recall for r in own], axis=0) for own in after])
+    budget = max(float(counts.sum(axis=0).max()) for counts in picks.values())
+    drawn = {
+        "picks": draw_heatmaps(picks, classes, rounds, names=("round", "class"), top=budget / 2, shown_from=0.5),
+        f"recall_round_{number}": draw_heatmaps(
+            {f"after round {number}": recall}, methods, classes, names=("class", ""), top=100.0, shown_from=0.0
+        ),
+    }
+    confusions = {m: _confusion(own) for m, own in zip(methods, after, strict=True) if all(r.confusion for r in own)}
+    if confusions:
+        drawn[f"confusion_round_{number}"] = draw_heatmaps(
+            confusions, classes, classes, names=("answer", "true class"), top=100.0, shown_from=5.0
+        )
     return drawn
 
 
@@ -149,10 +81,12 @@ def comparisons(contents: Contents, num_rounds: int | None = None) -> list[Compa
 
 
 def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes the asked-for files into the folder: report.html, NAME.png, NAME.pdf, records.csv."""
+    """Writes the asked-for files into the folder: report.html, NAME.png, NAME.pdf, records.csv, records.parquet."""
     for wanted in formats:
         if wanted not in FORMATS:
             raise ArgumentError(f"There is no format {wanted!r}. {nearest(wanted, FORMATS)}")
+    if "parquet" in formats and not find_spec("pyarrow"):
+        raise ArgumentError("Parquet needs a package of its own: pip install 'rarefish[parquet]'.")
     output.mkdir(parents=True, exist_ok=True)
     drawn, written = figures(contents), []
     for kind in set(formats) & {"png", "pdf"}:
@@ -162,10 +96,22 @@ def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> li
     if "csv" in formats:
         written.append(output / "records.csv")
         write_whole(written[-1], to_csv(contents.records))
+    if "parquet" in formats:
+        written.append(output / "records.parquet")
+        write_parquet(contents.records, written[-1])
     if "html" in formats:
         written.append(output / "report.html")
         write_whole(written[-1], page(contents, drawn))
     return sorted(written)
+
+
+def write_parquet(records: Sequence[Record], path: Path) -> None:
+    """The table of `to_csv`, every number whole."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({column: [getattr(record, column) for record in records] for column in COLUMNS})
+    replace_whole(path, lambda file: parquet.write_table(table, file))
 
 
 def page(contents: Contents, drawn: dict[str, Figure]) -> str:
@@ -214,13 +160,19 @@ def _rare_share(contents: Contents) -> list[Curve]:
     return curves
 
 
-def _confusions(records: Sequence[Record], number: int) -> dict[str, np.ndarray]:
-    found = {}
-    for method in methods_of(records):
-        own = [np.array(r.confusion) for r in records if r.method == method and r.round == number and r.confusion]
-        if own:
-            found[method] = np.sum(own, axis=0)
-    return found
+def _picks(records: Sequence[Record], method: str, num_classes: int) -> np.ndarray:
+    """Images bought of each class (row) in each round (column), mean over seeds."""
+    own = [record for record in records if record.method == method]
+    bought = np.zeros((num_classes, max(record.round for record in own)))
+    for record in own:
+        bought[:, record.round - 1] += np.bincount(record.bought, minlength=num_classes)
+    return bought / len({record.seed for record in own})
+
+
+def _confusion(records: Sequence[Record]) -> np.ndarray:
+    """Answers in % of each true class, all seeds together."""
+    counts = np.sum([record.confusion for record in records], axis=0)
+    return 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
 
 def _places(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -1,0 +1,52 @@
+"""Runs read from disk, and the paper's curves beside them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rarefish.errors import ArgumentError, DataError
+from rarefish.report.contents import read_runs
+from rarefish.report.curves import complete, methods_of, name_apart
+from tests.report.made import rounds
+
+
+def test_the_papers_curves_are_laid_over(run: Path, tmp_path: Path) -> None:
+    paper = tmp_path / "paper.csv"
+    paper.write_text(
+        "dataset,imbalance,method,param,round,accuracy\nMNIST,100,random,,1,50.5\nMNIST,100,random,,2,52.4\n"
+        "MNIST,1,random,,1,84.4\nMNIST,100,fisher_density,L80,1,71.6\nMNIST,100,fisher_density,L80_rnd,1,68\nSVHN,100,random,,1,40\n"
+    )
+    drawn = {curve.method: curve for curve in read_runs([run], paper=paper).paper}
+    assert set(drawn) == {"random", "fisher density L80"}
+    assert drawn["random"].mean.tolist() == [0.505, 0.524] and drawn["random"].labels_spent.tolist() == [40, 80]
+
+
+def test_settings_that_vary_are_named_and_unfinished_rounds_left_out() -> None:
+    records = [
+        *rounds("a", 0, (0.1, 0.2)),
+        *(replace(r, start="random") for r in rounds("a", 0, (0.1, 0.2))),
+        *rounds("b", 0, (0.1, 0.2)),
+        *rounds("b", 1, (0.1,)),
+    ]
+    named = name_apart(records)
+    assert methods_of(named) == ["a, pretrained", "a, random", "b, pretrained"]
+    assert [(r.method, r.seed, r.round) for r in complete(named) if r.method == "b, pretrained"] == [
+        ("b, pretrained", 0, 1),
+        ("b, pretrained", 1, 1),
+    ]
+
+
+def test_bad_input(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="no method 'fischer density L80' in these runs. Did you mean fisher"):
+        read_runs([run], ours="fischer density L80")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="holds no run"):
+        read_runs([tmp_path / "empty"])
+    (tmp_path / "empty" / "settings.json").write_text('{"methods": [], "rare": []}')
+    with pytest.raises(DataError, match="holds no records"):
+        read_runs([tmp_path / "empty"])
+    broken = next((run / "records").glob("random*"))
+    broken.write_text('{"method": "random"}\n')
+    with pytest.raises(DataError, match="does not hold records"):
+        read_runs([run])
