@@ -110,5 +110,7 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
     finally:
         unfinished.unlink(missing_ok=True)

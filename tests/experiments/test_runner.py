@@ -6,7 +6,10 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.runner import _run_packed, run_experiment
 from rarefish.experiments.settings import Experiment, Method
 from rarefish.experiments.store import Store, open_store
-from rarefish.records import Record, read_records
+from rarefish.records import Record, read_records, write_whole
 from tests.experiments.small import small
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +35,9 @@ COMMAND = [
     "cpu",
 ]
 NUM_KILLS = 20
+LIMIT = 120_000
+"""Bytes of a file: states of rounds fit, a snapshot does not."""
+BEGIN = "import sys; sys.argv[0] = 'rarefish'; from rarefish.cli import main; main()"
 
 
 def everything(folder: Path) -> dict[str, list[Record]]:
@@ -159,6 +165,48 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="is not empty and holds no run"):
         run_experiment(small(), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_full_disk_is_one_line_and_costs_no_finished_round(whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "full"
+    limited = [
+        sys.executable,
+        "-c",
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))\n{BEGIN}",
+    ]
+    failed = subprocess.run(
+        [*limited, *COMMAND[3:], "--output", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    complaint = failed.stderr.splitlines()[-1]
+    assert failed.returncode == 1 and complaint.startswith("rarefish: ") and str(folder) in complaint
+    assert "Traceback" not in failed.stderr and not list(folder.rglob("*.part"))
+    subprocess.run([*COMMAND, "--output", str(folder)], cwd=ROOT, check=True, capture_output=True)
+    assert everything(folder) == everything(whole)
+
+
+def test_a_folder_that_may_not_be_written_is_left_as_it_was() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        (Path(place) / "records.csv").write_text("precious")
+        Path(place).chmod(0o555)
+        with unprivileged():
+            with pytest.raises(PermissionError, match=f"{place}/run"):
+                open_store(Path(place) / "run", small())
+            with pytest.raises(PermissionError, match="records.csv"):
+                write_whole(Path(place) / "records.csv", "other")
+        assert [path.name for path in Path(place).iterdir()] == ["records.csv"]
+        assert (Path(place) / "records.csv").read_text() == "precious"
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """As nobody in particular: root may write everywhere."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
 
 
 def test_two_at_once_are_refused(whole: Path) -> None:

@@ -8,6 +8,7 @@ RUN/snapshots/CELL-rNN.npz features and answers on the test set, for t-SNE
 """
 
 import fcntl
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class Store:
                 self.folder / "snapshots" / f"{cell.key}-r{record.round:02}.npz",
                 lambda f: np.savez_compressed(f, **snapshot),
             )
-        replace_whole(self._state(cell, record.round), lambda file: torch.save(state, file))
+        _save(self._state(cell, record.round), state)
         with self._records(cell).open("ab+") as file:
             # One writer a cell, even if a worker outlives a killed parent.
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -81,7 +82,7 @@ class Store:
         return self.folder / "starts" / f"{key}.pt"
 
     def save_start(self, key: str, weights: dict[str, Any]) -> None:
-        replace_whole(self.start_path(key), lambda file: torch.save(weights, file))
+        _save(self.start_path(key), weights)
 
     def load_start(self, key: str) -> dict[str, Any]:
         return _load(self.start_path(key))
@@ -109,6 +110,13 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
         (folder / part).mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(experiment.to_json(), indent=2))
     return Store(folder)
+
+
+def _save(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all; made in memory first, since torch turns the error of a full disk into one of its own."""
+    made = io.BytesIO()
+    torch.save(content, made)
+    replace_whole(path, lambda file: file.write(made.getbuffer()))
 
 
 def _load(path: Path) -> dict[str, Any]:
