@@ -1,16 +1,16 @@
 """Images the model is least sure of. The validation set plays no part."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rarefish.acquisitions.chance import choose_random
-from rarefish.acquisitions.dropout import dropping
+from rarefish.acquisitions.dropout import sampling
 from rarefish.acquisitions.situation import Choice, Situation, take_largest
-from rarefish.layers import device_of, evaluating
+from rarefish.layers import device_of
 
 SMALLEST = 1e-12
 """Under a logarithm."""
@@ -80,19 +80,13 @@ def uncertainties(situation: Situation, statistic: Statistic, samples: int, gene
     device = device_of(situation.model)
     masks = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     values = []
-    for batch in situation.reader.read(situation.pool, situation.unlabeled):
-        for images in batch.images.to(device).split(max(1, 4 * situation.batch_size // samples)):
-            answers = [_answers(model, images, samples, masks) for model in situation.models]
-            values.append(statistic(torch.cat(answers)))
+    with ExitStack() as around:
+        members = [around.enter_context(sampling(model, samples, masks)) for model in situation.models]
+        for batch in situation.reader.read(situation.pool, situation.unlabeled):
+            for images in batch.images.to(device).split(max(1, 4 * situation.batch_size // samples)):
+                answers = torch.cat([answer(images) for answer in members])
+                values.append(statistic(answers.softmax(dim=2)))
     return torch.cat(values).cpu()
-
-
-def _answers(model: torch.nn.Module, images: Tensor, samples: int, masks: torch.Generator) -> Tensor:
-    """Probabilities (samples, N, C)."""
-    drops = dropping(model, masks) if samples > 1 else nullcontext()
-    with evaluating(model), drops:
-        logits = model(images.repeat(samples, *[1] * (images.ndim - 1)))
-    return logits.softmax(dim=1).unflatten(0, (samples, len(images)))
 
 
 def _entropy(p: Tensor) -> Tensor:
