@@ -20,9 +20,10 @@ browser: .venv/test-ready
 	|| $(BIN)/playwright install chromium >/dev/null 2>&1 \
 	|| echo "No Chromium to be had: the tests of pages will be skipped."
 
-# Pages that are made from the code: docs/reference/cli.md and the file tree in the README.
+# Pages that are made from the code, docs/reference/cli.md and the file tree in the README, and tables from records.
 docs: .venv/demo-ready
 	$(BIN)/python tools/make_pages.py
+	$(BIN)/python tools/make_results.py
 
 .venv/demo-ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rarefish needs Python 3.11 or later: make PYTHON=python3.12 …"; exit 1; }

@@ -78,6 +78,15 @@ def test_generated_pages_are_fresh() -> None:
     assert (ROOT / "README.md").read_text() == make_pages.readme(), hint
 
 
+def test_tables_of_results_are_those_of_their_records() -> None:
+    import make_results
+
+    pages = list((ROOT / "docs" / "results").glob("*.md"))
+    assert any("<!-- table: " in page.read_text() for page in pages)
+    for page in pages:
+        assert make_results.make_tables(page.read_text()) == page.read_text(), f"{page}: run `make docs`"
+
+
 def test_tests_mirror_the_source() -> None:
     """Every module with something to test has its test file."""
     elsewhere = {

@@ -1,0 +1,118 @@
+"""Results pages: a table of records beside each page, and the tables of the page made from it.
+
+    python tools/make_results.py mnist runs/imbalanced runs/balanced …   writes docs/results/mnist.csv and its tables
+    python tools/make_results.py                                         makes the tables of all pages anew
+
+In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round, and
+`<!-- saved: FILE.csv; ours=METHOD; COLUMN=VALUE; … -->` one of the labels that METHOD saves. `figure=best_accuracy`
+asks for another column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rarefish.records import COLUMNS, Record, read_records, to_csv, write_whole
+from rarefish.report.contents import read_paper
+from rarefish.report.curves import complete, curve, methods_of
+from rarefish.report.statistics import saving
+
+FOLDER = Path(__file__).parent.parent / "docs" / "results"
+PAPER = FOLDER / "paper_curves.csv"
+ROUNDS = (1, 2, 3, 4, 5, 7, 10)
+NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(
+    ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
+)
+
+
+def collect(runs: Iterable[Path]) -> list[Record]:
+    """The records of all runs; of a cell that several have, those of the first."""
+    kept: dict[tuple, Record] = {}
+    for run in runs:
+        for path in sorted((run / "records").glob("*.jsonl")):
+            for record in read_records(path):
+                key = tuple(getattr(record, name) for name in COLUMNS[:10])
+                kept.setdefault(key, record)
+    return sorted(kept.values(), key=lambda r: (-r.imbalance, r.start, r.restart, r.method, r.seed, r.round))
+
+
+def read_table(path: Path) -> list[Record]:
+    """The records of a CSV, without what it does not hold."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    made: list[dict[str, Any]] = [{name: NUMBERS.get(name, str)(row[name]) for name in row} for row in rows]
+    return [Record(recall=(), bought=(), **row) for row in made]
+
+
+def make_tables(text: str, folder: Path = FOLDER) -> str:
+    """The page with all its tables made anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", match[1])]
+        wish = {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
+        table = {"table": accuracy_table, "saved": saved_table}[kind](read_table(folder / file), wish)
+        return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- ((?:table|saved): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+
+
+def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
+    """Mean ± standard deviation in percent after each round, one line a method."""
+    own = wanted(records, wish)
+    papers = {c.method: c for c in read_paper(PAPER, list(zip(own, own, strict=True)))} if "paper" in wish else {}
+    lines = [("method", "n", *map(str, ROUNDS))]
+    for method in methods_of(own):
+        drawn = curve(own, method, wish.get("figure", "accuracy"))
+        cells = [f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in zip(drawn.mean, drawn.std, strict=True)]
+        lines.append((method, str(len(drawn.values)), *_at_rounds(cells)))
+        if method in papers:
+            lines.append(("· the paper", "", *_at_rounds([f"{100 * value:.1f}" for value in papers[method].mean])))
+    return _markdown(lines)
+
+
+def saved_table(records: Sequence[Record], wish: dict[str, str]) -> str:
+    """Labels that `ours` saves against each other method, with its interval."""
+    own = wanted(records, wish)
+    ours = curve(own, wish["ours"], "accuracy")
+    lines = [("against", "labels saved", "95 % interval", "accuracies compared")]
+    for method in methods_of(own):
+        found = saving(ours, curve(own, method, "accuracy")) if method != wish["ours"] else None
+        if found:
+            levels = f"{100 * found.low_level:.1f} to {100 * found.high_level:.1f} %"
+            lines.append((method, f"{100 * found.mean:.0f} %", found.interval, levels))
+    return _markdown(lines)
+
+
+def wanted(records: Sequence[Record], wish: dict[str, str]) -> list[Record]:
+    """The records with the column values that a page asks for, methods in the order it asks for."""
+    asked = {name: value for name, value in wish.items() if name in COLUMNS}
+    own = [r for r in records if all(str(getattr(r, name)) == value for name, value in asked.items())]
+    order = wish["methods"].split("|") if "methods" in wish else methods_of(own)
+    return complete([r for method in order for r in own if r.method == method])
+
+
+def _at_rounds(cells: Sequence[str]) -> list[str]:
+    return [cells[number - 1] if number <= len(cells) else "" for number in ROUNDS]
+
+
+def _markdown(lines: Sequence[tuple[str, ...]]) -> str:
+    head, *rest = lines
+    rule = tuple("---" if place == 0 else "--:" for place in range(len(head)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rest))
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        name, *runs = sys.argv[1:]
+        records = collect(map(Path, runs))
+        columns = [*COLUMNS, *(["best_accuracy"] if all(r.best_accuracy is not None for r in records) else [])]
+        write_whole(FOLDER / f"{name}.csv", to_csv(records, columns))
+    for page in FOLDER.glob("*.md"):
+        page.write_text(make_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
