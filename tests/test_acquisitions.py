@@ -19,7 +19,7 @@ from rarefish.acquisitions.fisher_kernel import monte_carlo_passes
 from rarefish.acquisitions.uncertainty import STATISTICS, uncertainties
 from rarefish.acquisitions.vaal import Vaal, train_vaal
 from rarefish.errors import ArgumentError, ModelError
-from rarefish.pseudo_labels import MonteCarlo
+from rarefish.monte_carlo import MonteCarlo
 from tests.cases import Plain, labeled
 
 POOL, VALIDATION = labeled(30, 1), labeled(12, 2)

@@ -11,7 +11,8 @@ from rarefish.descriptors import concatenate
 from rarefish.errors import ArgumentError, LabelError, LayerError, ModelError
 from rarefish.features import watched
 from rarefish.fisher import describe, describe_batches
-from rarefish.pseudo_labels import MonteCarlo, given
+from rarefish.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels import given
 from rarefish.reading import Batch
 from tests.cases import CASES, IMAGE, NUM_CLASSES, Case, Plain, images, labeled
 from tests.reference import describe_one_by_one

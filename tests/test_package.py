@@ -96,6 +96,7 @@ def test_tests_mirror_the_source() -> None:
         "arrays": "readers",
         "files": "readers",
         "data": "runner",
+        "monte_carlo": "pseudo_labels",
     }
     elsewhere |= {"store": "runner", "tasks": "runner", "recipes": "settings"}
     for path in SOURCE.rglob("[a-z]*.py"):

@@ -14,16 +14,8 @@ from rarefish.errors import ArgumentError
 from rarefish.features import watched
 from rarefish.fisher import describe
 from rarefish.kernels import similarity, standardize
-from rarefish.pseudo_labels import (
-    RIDGE,
-    RULES,
-    MonteCarlo,
-    given,
-    label_rule,
-    mutual_information,
-    predicted,
-    scores_of_all_classes,
-)
+from rarefish.monte_carlo import RIDGE, MonteCarlo, mutual_information, scores_of_all_classes
+from rarefish.pseudo_labels import RULES, given, label_rule, predicted
 from tests.cases import CASES, NUM_CLASSES, Case, Plain, images, labeled
 from tests.reference import information_by_determinant, scores_of_class, trace_statistic
 

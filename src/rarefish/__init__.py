@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rarefish.descriptors import Descriptors as Descriptors
     from rarefish.errors import RarefishError as RarefishError
     from rarefish.fisher import describe as describe
-    from rarefish.pseudo_labels import MonteCarlo as MonteCarlo
+    from rarefish.monte_carlo import MonteCarlo as MonteCarlo
     from rarefish.selection import Selection as Selection
     from rarefish.selection import select as select
 
@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Descriptors": "descriptors",
-    "MonteCarlo": "pseudo_labels",
+    "MonteCarlo": "monte_carlo",
     "RarefishError": "errors",
     "Selection": "selection",
     "describe": "fisher",

@@ -20,7 +20,8 @@ from rarefish.errors import (
     nearest,
 )
 from rarefish.kernels import KERNELS, needs_scores
-from rarefish.pseudo_labels import LabelRule, MonteCarlo, label_rule
+from rarefish.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels import LabelRule, label_rule
 from rarefish.reading import Batch, Data, Reader, label_of
 
 

@@ -14,7 +14,8 @@ from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
 from rarefish.features import View, Watch, pull_back, spatial_mean, watched
 from rarefish.layers import choose_layers, find_layers
-from rarefish.pseudo_labels import Estimator, MonteCarlo, given, label_rule, predicted
+from rarefish.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels import Estimator, given, label_rule, predicted
 from rarefish.reading import Batch, Data, Reader
 
 Describe = Callable[..., Iterator[Descriptors]]

@@ -19,8 +19,9 @@ from rarefish.fisher import describing
 from rarefish.kernels import needs_scores, standardize
 from rarefish.layers import choose_layers, find_layers
 from rarefish.matching import find_distinct
+from rarefish.monte_carlo import MonteCarlo
 from rarefish.pictures import draw_pairs
-from rarefish.pseudo_labels import MonteCarlo, given, predicted
+from rarefish.pseudo_labels import given, predicted
 from rarefish.reading import Data, Reader, image_of
 from rarefish.records import write_whole
 

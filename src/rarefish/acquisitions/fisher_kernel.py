@@ -8,7 +8,7 @@ from rarefish.acquisitions.situation import Choice, Situation
 from rarefish.kernels import needs_scores
 from rarefish.layers import device_of
 from rarefish.models import classifier_of
-from rarefish.pseudo_labels import STATISTICS, MonteCarlo
+from rarefish.monte_carlo import STATISTICS, MonteCarlo
 from rarefish.selection import select
 
 MONTE_CARLO_CROWD = 32
