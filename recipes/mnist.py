@@ -64,6 +64,14 @@ def monte_carlo() -> Experiment:
     return replace(imbalanced(), name="mnist monte carlo", methods=methods, snapshot_rounds=())
 
 
+def posterior() -> Experiment:
+    """The trusted posterior beside the paper's estimator and the limit, with validation sets from large to small."""
+    methods = (fisher("fisher density L80", L80), fisher("fisher posterior L80", L80, "posterior"), TRUE_L80)
+    return replace(
+        imbalanced(), name="mnist posterior", methods=methods, validation_sizes=(300, 1000, 10_000), snapshot_rounds=()
+    )
+
+
 def apart() -> Experiment:
     """The dear rivals of figure (b): an ensemble of four and VAAL."""
     return replace(imbalanced(), name="mnist 100x, VAAL and ensembles", methods=(VARIATION_RATIO_E4, VAAL))

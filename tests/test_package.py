@@ -23,7 +23,8 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_public_names() -> None:
-    assert sorted(rarefish.__all__) == ["Descriptors", "MonteCarlo", "RarefishError", "Selection", "describe", "select"]
+    names = ["Descriptors", "MonteCarlo", "Posterior", "RarefishError", "Selection", "describe", "select"]
+    assert sorted(rarefish.__all__) == names
     assert all(getattr(rarefish, name).__name__ == name for name in rarefish.__all__)
     assert set(rarefish.__all__) <= set(dir(rarefish))
     with pytest.raises(AttributeError, match="no attribute 'selct'"):

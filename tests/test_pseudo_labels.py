@@ -136,7 +136,7 @@ def test_one_rule_owns_both_sides() -> None:
         assert rule.on_validation == rule.on_pool(seen) == MonteCarlo(statistic=name, seed=5)
         assert not rule.needs_validation_labels
     assert label_rule("density").on_validation is given
-    assert set(RULES) == {"true", "prediction", "trace", "mutual_information", "density"}
+    assert set(RULES) == {"true", "prediction", "trace", "mutual_information", "density", "posterior"}
 
 
 def test_unknown_estimators_get_a_hint() -> None:

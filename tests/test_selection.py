@@ -188,7 +188,7 @@ TOO_HIGH = TensorDataset(images(6), torch.tensor([0, 1, NUM_CLASSES, 2, 9, 1]))
         ({"budget": -3}, ArgumentError, "Cannot choose -3 images"),
         ({"budget": 12}, ArgumentError, "Cannot choose 12 images: the pool has 10 left. Lower the budget"),
         ({"budget": 9, "exclude": [1, 2]}, ArgumentError, r"has 8 left \(2 of 10 are excluded\)"),
-        ({"exclude": [10]}, ArgumentError, "exclude names 10; the pool's indices are 0 to 9"),
+        ({"exclude": [10]}, ArgumentError, "exclude or bought names 10; the pool's indices are 0 to 9"),
         ({"pool": BARE[:0][0]}, DataError, "The pool is empty"),
         ({"validation": BARE[:0][0]}, DataError, "The validation set is empty"),
         ({"kernel": "fischer"}, ArgumentError, "no kernel 'fischer'. Did you mean fisher"),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rarefish.errors import RarefishError as RarefishError
     from rarefish.fisher import describe as describe
     from rarefish.monte_carlo import MonteCarlo as MonteCarlo
+    from rarefish.posterior import Posterior as Posterior
     from rarefish.selection import Selection as Selection
     from rarefish.selection import select as select
 
@@ -19,13 +20,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "Descriptors": "descriptors",
     "MonteCarlo": "monte_carlo",
+    "Posterior": "posterior",
     "RarefishError": "errors",
     "Selection": "selection",
     "describe": "fisher",
     "select": "selection",
 }
 
-__all__ = ["Descriptors", "MonteCarlo", "RarefishError", "Selection", "describe", "select"]
+__all__ = ["Descriptors", "MonteCarlo", "Posterior", "RarefishError", "Selection", "describe", "select"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,7 @@
 """What can be wrong with the input, found before the work starts or at the batch where it shows."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rarefish.errors import (
 )
 from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
+from rarefish.posterior import Posterior
 from rarefish.pseudo_labels import LabelRule, label_rule
 from rarefish.reading import Batch, Data, Reader, label_of
 
@@ -64,15 +65,23 @@ def warn_of_integers(images: Tensor, name: str) -> None:
         warnings.warn(message, IntegerImagesWarning, stacklevel=4)
 
 
-def check_pool(pool: object, validation: object, budget: int, exclude: "Iterable[int] | Tensor | None") -> list[int]:
+def check_pool(
+    pool: object,
+    validation: object,
+    budget: int,
+    exclude: "Iterable[int] | Tensor | None",
+    bought: Mapping[int, int] | None = None,
+) -> list[int]:
     """Pool indices that may be chosen; complains where the budget cannot be met."""
     check_data(pool, "pool")
     check_data(validation, "validation set")
     assert isinstance(pool, Data)
-    excluded = _to_indices(() if exclude is None else exclude)
+    excluded = _to_indices(() if exclude is None else exclude) | _to_indices(bought or ())
     outside = sorted(i for i in excluded if not 0 <= i < len(pool))
     if outside:
-        raise ArgumentError(f"exclude names {list_some(outside)}; the pool's indices are 0 to {len(pool) - 1}.")
+        raise ArgumentError(
+            f"exclude or bought names {list_some(outside)}; the pool's indices are 0 to {len(pool) - 1}."
+        )
     left = [i for i in range(len(pool)) if i not in excluded]
     if isinstance(budget, bool) or not hasattr(budget, "__index__"):
         raise ArgumentError(f"The budget is {budget!r}; give a whole number.")
@@ -97,7 +106,7 @@ def _to_indices(exclude: "Iterable[int] | Tensor") -> set[int]:
 
 
 def check_rule(
-    labels: str | MonteCarlo,
+    labels: str | MonteCarlo | Posterior,
     kernel: str,
     failures: Tensor | Sequence[bool] | None,
     pool: Data,

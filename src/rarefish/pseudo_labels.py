@@ -1,4 +1,4 @@
-"""The label an image is described with when nobody has labeled it: five estimators and the rule that pairs them.
+"""The label an image is described with when nobody has labeled it: six estimators and the rule that pairs them.
 
 An estimator looks at one batch and gives a label per image. One label rule owns both sides: were the validation side
 described by true labels and the pool side by predictions, the scores of a failure and of its like would point in
@@ -6,7 +6,7 @@ opposite directions and the product kernel would choose the wrong images.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from rarefish.errors import ArgumentError, nearest
 from rarefish.features import View, Watch
 from rarefish.kernels import Standardized, similarity, standardize, standardize_layers
 from rarefish.monte_carlo import MonteCarlo
+from rarefish.posterior import Evidence, Posterior
 
 Estimator = Callable[[View, Tensor | None, Watch], Tensor]
 """(what a pass over a batch showed, the labels its data set gives, a way to look again) -> a label per image."""
@@ -26,14 +27,24 @@ class LabelRule:
 
     on_validation: Estimator
     on_pool: Callable[[Descriptors], Estimator]
+    learn: Callable[[Evidence], Estimator] | None = None
+    """Where `on_pool` is only known after learning from the trusted labels."""
     needs_validation_labels: bool = False
     needs_pool_labels: bool = False
     needs_float32: bool = False
     """Small distortions drown in bfloat16's rounding."""
 
+    def learned(self, evidence: Evidence) -> "LabelRule":
+        """The rule with what it learned."""
+        assert self.learn is not None
+        estimate = self.learn(evidence)
+        return replace(self, on_pool=lambda _: estimate, learn=None)
 
-def label_rule(labels: "str | MonteCarlo", seed: int = 0) -> LabelRule:
-    """The rule of that name; a `MonteCarlo` is taken with its own settings."""
+
+def label_rule(labels: "str | MonteCarlo | Posterior", seed: int = 0) -> LabelRule:
+    """The rule of that name; a `MonteCarlo` or `Posterior` is taken with its own settings."""
+    if isinstance(labels, Posterior):
+        return LabelRule(given, lambda _: given, learn=labels, needs_validation_labels=True)
     if isinstance(labels, MonteCarlo):
         return LabelRule(labels, lambda _: labels, needs_float32=True)
     if not isinstance(labels, str) or labels not in RULES:
@@ -69,6 +80,7 @@ RULES: dict[str, Callable[[int], LabelRule]] = {
     "prediction": lambda seed: LabelRule(predicted, lambda _: predicted),
     "trace": lambda seed: label_rule(MonteCarlo(statistic="trace", seed=seed)),
     "mutual_information": lambda seed: label_rule(MonteCarlo(statistic="mutual_information", seed=seed)),
+    "posterior": lambda seed: label_rule(Posterior()),
     "density": lambda seed: LabelRule(
         given, lambda seen: NearestTrusted(standardize(seen), seen.label), needs_validation_labels=True
     ),

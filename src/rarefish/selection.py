@@ -1,8 +1,9 @@
 """Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
 
+import copy
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,11 @@ from rarefish.checks import check_pool, check_rule, settle_precision, warn_if_un
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.fisher import describing
 from rarefish.kernels import needs_scores, standardize
-from rarefish.layers import choose_layers, find_layers
+from rarefish.layers import choose_layers, device_of, find_layers
 from rarefish.matching import find_distinct
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pictures import draw_pairs
+from rarefish.posterior import Posterior, gather
 from rarefish.pseudo_labels import given, predicted
 from rarefish.reading import Data, Reader, image_of
 from rarefish.records import write_whole
@@ -84,8 +86,9 @@ def select(
     budget: int,
     layers: Sequence[str] | None = None,
     kernel: str = "fisher",
-    labels: str | MonteCarlo = "density",
+    labels: str | MonteCarlo | Posterior = "density",
     exclude: Iterable[int] | Tensor | None = (),
+    bought: Mapping[int, int] | None = None,
     failures: Bool[Tensor, " M"] | Sequence[bool] | None = None,
     batch_size: int = 256,
     device: torch.device | str | None = None,
@@ -97,17 +100,22 @@ def select(
 ) -> Selection:
     """The `budget` pool images that match best what the model gets wrong on the validation set.
 
-    `kernel`: fisher, sum, features. `labels`: density, prediction, trace, mutual_information, true. `precision`: auto,
-    float32, bfloat16. `failures`, one flag an image (True: wrong), stands in for validation labels; without those,
-    `labels` must be prediction, trace or mutual_information. Without a generator the seed is 0.
+    `kernel`: fisher, sum, features. `labels`: posterior, density, prediction, trace, mutual_information, true.
+    `bought`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
+    `precision`: auto, float32, bfloat16. `failures`, one flag an image (True: wrong), stands in for validation labels;
+    without those, `labels` must be prediction, trace or mutual_information. Without a generator the seed is 0.
     """
     generator = generator or torch.Generator().manual_seed(0)
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
-    left = check_pool(pool, validation, budget, exclude)
+    bought = dict(bought or {})
+    left = check_pool(pool, validation, budget, exclude, bought)
     rule = check_rule(labels, kernel, failures, pool, validation, generator, collate)
     for data, index, name in ((pool, left, "pool"), (validation, range(len(validation)), "validation set")):
         warn_if_unstable(data, index, name, reader)
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
+    if rule.learn:
+        start = copy.deepcopy(model).to(device or device_of(model))
+        rule = rule.learned(gather(start, validation, pool, left, bought, reader, generator))
 
     with describing(model, names, reader, device, settle_precision(precision, rule)) as describe:
         known = predicted if failures is not None and not rule.needs_validation_labels else given

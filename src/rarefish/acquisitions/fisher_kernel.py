@@ -9,6 +9,7 @@ from rarefish.kernels import needs_scores
 from rarefish.layers import device_of
 from rarefish.models import classifier_of
 from rarefish.monte_carlo import STATISTICS, MonteCarlo
+from rarefish.posterior import Posterior
 from rarefish.selection import select
 
 MONTE_CARLO_CROWD = 32
@@ -21,7 +22,7 @@ def choose_fisher(
     generator: torch.Generator,
     *,
     kernel: str = "fisher",
-    labels: str | MonteCarlo = "density",
+    labels: str | MonteCarlo | Posterior = "density",
     layers: Sequence[str] | None = None,
 ) -> Choice:
     """`select()` with its defaults, or another kernel, label estimator or choice of layers."""
@@ -36,6 +37,7 @@ def choose_fisher(
         kernel=kernel,
         labels=labels,
         exclude=[*situation.labeled, *situation.refused],
+        bought=dict(zip(situation.labeled, situation.labels, strict=False)),
         batch_size=situation.batch_size * crowd,
         precision="float32",
         generator=generator,
@@ -43,10 +45,14 @@ def choose_fisher(
     )
     each = 1 + needs_scores(kernel) * (1 + sampled)
     passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)
+    learner = Posterior() if labels == "posterior" else labels
+    if isinstance(learner, Posterior):
+        num_trusted = len(situation.validation) + len(situation.labeled)
+        passes += learner.passes(num_trusted, len(situation.unlabeled))
     return Choice(selection.indices.tolist(), passes, selection)
 
 
-def monte_carlo_passes(labels: str | MonteCarlo, num_classes: int) -> int:
+def monte_carlo_passes(labels: str | MonteCarlo | Posterior, num_classes: int) -> int:
     """Passes that a Monte Carlo label costs an image: each sample forward, and back for every class."""
     estimator = MonteCarlo(statistic=labels) if isinstance(labels, str) and labels in STATISTICS else labels
     return estimator.samples * (1 + num_classes) if isinstance(estimator, MonteCarlo) else 0

@@ -24,6 +24,8 @@ class Situation:
     refused: tuple[int, ...] = ()
     """Pool indices the oracle would not answer for: not chosen again either."""
     batch_size: int = 1000
+    labels: tuple[int, ...] = ()
+    """Of `labeled`, in its order."""
 
     @property
     def model(self) -> nn.Module:

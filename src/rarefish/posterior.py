@@ -1,0 +1,217 @@
+"""A trusted posterior: how likely a pool image is to be of each class, learned for selection only.
+
+A copy of the model learns from the trusted labels: the validation set and what was bought so far. That gives p̂(y | x)
+under the validation set's mix of classes. In a biased pool a rare class is far rarer, and a few percent of errors on
+the common ones would drown it: the prior is corrected to the pool's by expectation maximization (Saerens et al., 2002).
+The copy is thrown away; the model itself never sees a validation label.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rarefish.features import View, Watch
+from rarefish.layers import device_of, dtype_of, evaluating
+from rarefish.progress import track
+from rarefish.reading import Data, Reader
+
+FOLDS = 5
+TEMPERATURES = tuple(2 ** (step / 4) for step in range(-4, 9))
+EM_STEPS = 100
+SAMPLE = 10_000
+"""Pool images from which its mix of classes is estimated."""
+MEMORY = 2_000_000_000
+"""Bytes that the trusted images may take; of more, some are drawn."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a posterior is learned from, all of it in memory."""
+
+    model: nn.Module
+    """Where learning starts; copied, never changed."""
+    images: Float[Tensor, "T ..."]
+    """Of the validation set, then of the pool images that were bought."""
+    labels: Int[Tensor, " T"]
+    prior: Float[Tensor, " C"]
+    """Shares of the classes in the validation set."""
+    sample: Float[Tensor, "U ..."]
+    """Unlabeled images, drawn from the pool."""
+    generator: torch.Generator = field(repr=False)
+    progress: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior:
+    """How the posterior is learned; the same for every data set."""
+
+    teachers: int = 2
+    """Networks that learn, each without another fifth of the labels, by which its temperature is found."""
+    steps: int = 400
+    batch_size: int = 64
+    lr: float = 3e-3
+    shift: float = 1 / 14
+    """Images are shifted by up to this share of their size."""
+    floor: float = 1e-3
+    """No class is thought rarer than this in the pool."""
+
+    def __call__(self, evidence: Evidence) -> "TrustedPosterior":
+        """Learns from the evidence."""
+        drawn = torch.randperm(len(evidence.labels), generator=evidence.generator)
+        folds = [drawn[place::FOLDS] for place in range(self.teachers)]
+        teachers = tuple(self._teach(evidence, held) for held in folds)
+        log_p_UC = _mean_log([teacher(evidence.sample) for teacher in teachers])
+        prior_C = evidence.prior.clamp_min(self.floor / len(evidence.prior))
+        pool_prior_C = estimate_prior(log_p_UC.exp(), prior_C.to(log_p_UC), self.floor)
+        return TrustedPosterior(teachers, (pool_prior_C / prior_C.to(log_p_UC)).log())
+
+    def passes(self, num_trusted: int, num_pool: int) -> int:
+        """Of an image through a network, forward or backward: learning, temperatures, the pool and its sample."""
+        each = 2 * self.steps * self.batch_size + num_trusted // FOLDS + min(num_pool, SAMPLE) + num_pool
+        return self.teachers * each
+
+    def _teach(self, evidence: Evidence, held: Tensor) -> "Teacher":
+        """A network that learned from all but the held labels, with the temperature that suits those."""
+        network = copy.deepcopy(evidence.model).train()
+        kept = torch.ones(len(evidence.labels), dtype=torch.bool).index_fill_(0, held, False)
+        images, labels = evidence.images[kept], evidence.labels[kept]
+        weights = class_weights(labels, evidence.prior)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=self.steps)
+        batches = self._batches(images, labels, weights, evidence.generator, network, evidence.progress)
+        for shown, answers in batches:
+            loss = functional.cross_entropy(network(shown).float(), answers)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        network.eval()
+        answers = evidence.labels[held]
+        logits = Teacher(network, 1.0).logits(evidence.images[held]).cpu()
+        return Teacher(network, best_temperature(logits, answers, class_weights(answers, evidence.prior)))
+
+    def _batches(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        generator: torch.Generator,
+        network: nn.Module,
+        progress: bool,
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        device, dtype = device_of(network), dtype_of(network)
+        for _ in track(range(self.steps), total=self.steps, title="learning a posterior", shown=progress):
+            rows = torch.multinomial(weights, self.batch_size, replacement=True, generator=generator)
+            shown = images[rows.to(images.device)].to(device, dtype)
+            yield self._shifted(shown, generator), labels[rows].to(device)
+
+    def _shifted(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        if images.ndim != 4:
+            return images
+        most = [round(self.shift * size) for size in images.shape[2:]]
+        by = [int(torch.randint(-m, m + 1, (), generator=generator)) for m in most]
+        return images.roll(by, (2, 3))
+
+
+def gather(
+    model: nn.Module,
+    validation: Data,
+    pool: Data,
+    left: Sequence[int],
+    bought: Mapping[int, int],
+    reader: Reader,
+    generator: torch.Generator,
+) -> Evidence:
+    """The trusted images and a sample of the others, read into memory."""
+    first = reader.first_images(validation)
+    with torch.no_grad(), evaluating(model):
+        num_classes = model(first.to(device_of(model), dtype_of(model))).shape[1]
+    most = max(1, MEMORY // (first.numel() * 4))
+    some = torch.randperm(len(validation), generator=generator)[:most].sort().values.tolist()
+    trusted = list(reader.read(validation, some, title="reading validation", labels=True))
+    labels = torch.cat([batch.labels for batch in trusted if batch.labels is not None]).cpu()
+    own = list(reader.read(pool, list(bought), title="reading what was bought"))[: max(0, most - len(labels))]
+    told = torch.tensor([bought[int(i)] for batch in own for i in batch.index], dtype=torch.long)
+    sample = [left[row] for row in torch.randperm(len(left), generator=generator)[:SAMPLE].sort().values.tolist()]
+    return Evidence(
+        model=model,
+        images=torch.cat([batch.images for batch in [*trusted, *own]]),
+        labels=torch.cat([labels, told]),
+        prior=labels.bincount(minlength=num_classes) / len(labels),
+        sample=torch.cat([batch.images for batch in reader.read(pool, sample, title="reading some of the pool")]),
+        generator=generator,
+        progress=reader.progress,
+    )
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A network and the temperature that makes its answers honest."""
+
+    network: nn.Module
+    temperature: float
+
+    def __call__(self, images: Tensor) -> Float[Tensor, "N C"]:
+        """Log-probabilities."""
+        return (self.logits(images) / self.temperature).log_softmax(dim=1)
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, at_once: int = 1000) -> Tensor:
+        device, dtype = device_of(self.network), dtype_of(self.network)
+        return torch.cat([self.network(part.to(device, dtype)).float() for part in images.split(at_once)])
+
+
+@dataclass(frozen=True)
+class TrustedPosterior:
+    """The estimator: the most likely class under the pool's mix of classes."""
+
+    teachers: tuple[Teacher, ...]
+    log_shift_C: Tensor
+    """How much rarer a class is in the pool than in the validation set, as a logarithm."""
+
+    def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
+        return self.probabilities(view.images).argmax(dim=1)
+
+    def probabilities(self, images: Tensor) -> Float[Tensor, "N C"]:
+        """p̂(y | x)."""
+        return (_mean_log([teacher(images) for teacher in self.teachers]) + self.log_shift_C).softmax(dim=1)
+
+
+def class_weights(labels: Int[Tensor, " T"], prior: Float[Tensor, " C"]) -> Float[Tensor, " T"]:
+    """Chances to be drawn by which the classes come as often as in the validation set, whatever was bought."""
+    counts = labels.bincount(minlength=len(prior)).clamp_min(1)
+    weights = (prior.to(labels.device) / counts)[labels].double()
+    return weights if weights.sum() > 0 else torch.ones_like(weights)
+
+
+def estimate_prior(probability: Float[Tensor, "U C"], prior: Float[Tensor, " C"], floor: float) -> Float[Tensor, " C"]:
+    """The shares of the classes under which the images are most likely, given their posteriors under another prior.
+
+    Each step weighs the posteriors by the new prior over the old one and takes their mean (Saerens et al., 2002).
+    """
+    share = prior.clone()
+    for _ in range(EM_STEPS):
+        weighed = probability * (share / prior)
+        share = (weighed / weighed.sum(dim=1, keepdim=True)).mean(dim=0).clamp_min(floor)
+        share = share / share.sum()
+    return share
+
+
+def best_temperature(logits: Float[Tensor, "H C"], labels: Int[Tensor, " H"], weights: Float[Tensor, " H"]) -> float:
+    """Of a few temperatures the one under which the labels are most likely."""
+
+    def surprise(temperature: float) -> float:
+        each = functional.cross_entropy(logits / temperature, labels.to(logits.device), reduction="none")
+        return float((each * weights.to(each)).sum())
+
+    return min(TEMPERATURES, key=surprise)
+
+
+def _mean_log(log_p: list[Tensor]) -> Tensor:
+    """Logarithm of the mean of probabilities given as logarithms."""
+    return torch.stack(log_p).logsumexp(dim=0) - torch.tensor(float(len(log_p))).log().to(log_p[0])

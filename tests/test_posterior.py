@@ -1,0 +1,144 @@
+"""The trusted posterior: its prior against a mixture whose shares are known, its parts against loops."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from rarefish import select
+from rarefish.errors import ArgumentError, LabelError
+from rarefish.features import View
+from rarefish.posterior import Evidence, Posterior, best_temperature, class_weights, estimate_prior, gather
+from rarefish.reading import Reader
+from tests.cases import Plain, labeled
+
+QUICK = Posterior(steps=60, batch_size=32)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def blobs(shares: list[float], count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Points around three corners, one a class."""
+    labels = torch.multinomial(torch.tensor(shares), count, replacement=True, generator=seeded(seed))
+    return 2.5 * functional.one_hot(labels, 3).float() + torch.randn(count, 3, generator=seeded(seed + 1)), labels
+
+
+def exact(points: Tensor) -> Tensor:
+    """p(y | x) of the blobs under equal shares."""
+    return (-0.5 * (points[:, None] - 2.5 * torch.eye(3)).square().sum(dim=2)).softmax(dim=1)
+
+
+@pytest.mark.parametrize("shares", [[1 / 3, 1 / 3, 1 / 3], [0.9, 0.08, 0.02], [0.495, 0.495, 0.01]])
+def test_the_pools_shares_are_found(shares: list[float]) -> None:
+    points, labels = blobs(shares, 20_000)
+    found = estimate_prior(exact(points), torch.full((3,), 1 / 3), floor=1e-3)
+    torch.testing.assert_close(found, labels.bincount(minlength=3) / 20_000, atol=0.01, rtol=0)
+    assert found.sum() == pytest.approx(1)
+
+
+def test_no_class_is_thought_rarer_than_the_floor() -> None:
+    points, _ = blobs([0.5, 0.5, 0.0], 2000)
+    assert estimate_prior(exact(points), torch.full((3,), 1 / 3), floor=0.05)[2] == pytest.approx(0.05, abs=0.005)
+
+
+@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=40))
+@settings(max_examples=50, deadline=None)
+def test_classes_are_drawn_as_often_as_in_the_validation_set(labels: list[int]) -> None:
+    prior = torch.tensor([0.4, 0.3, 0.2, 0.1])
+    weights = class_weights(torch.tensor(labels), prior)
+    for c in set(labels):
+        share = sum(float(w) for w, label in zip(weights, labels, strict=True) if label == c)
+        assert share == pytest.approx(float(prior[c]), rel=1e-5)
+
+
+def test_temperature_of_answers_that_are_too_sure() -> None:
+    points, labels = blobs([1 / 3, 1 / 3, 1 / 3], 5000)
+    honest = exact(points).clamp_min(1e-30).log()
+    equal = torch.ones(5000)
+    assert best_temperature(honest, labels, equal) == 1
+    assert best_temperature(4 * honest, labels, equal) == 4
+    assert best_temperature(honest / 2, labels, equal) == 0.5
+
+
+def test_learns_the_posterior_under_the_pools_shares() -> None:
+    torch.manual_seed(0)
+    images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 600)
+    pool, truth = blobs([0.6, 0.38, 0.02], 4000, seed=5)
+    evidence = Evidence(
+        nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 3)),
+        images,
+        labels,
+        torch.full((3,), 1 / 3),
+        pool,
+        seeded(),
+    )
+    before = copy.deepcopy(evidence.model.state_dict())
+    learned = Posterior(steps=300)(evidence)
+    found = learned.probabilities(pool)
+    view = View(pool, torch.empty(0), ())
+    assert torch.equal(learned(view, None, lambda _: view), found.argmax(dim=1))
+    best = exact(pool) * (truth.bincount(minlength=3) / 4000)
+    best = best / best.sum(dim=1, keepdim=True)
+    assert (found - best).abs().mean() < 0.03
+    is_rare, chosen = truth == 2, found[:, 2].topk(40).indices
+    assert is_rare[chosen].float().mean() > 0.9 * is_rare[best[:, 2].topk(40).indices].float().mean()
+    assert all(torch.equal(value, before[name]) for name, value in evidence.model.state_dict().items())
+
+
+def test_evidence_is_the_validation_set_and_what_was_bought() -> None:
+    validation, pool = labeled(12, 2), labeled(30, 1)
+    bought = {4: 2, 9: 0}
+    left = [i for i in range(30) if i not in bought]
+    evidence = gather(Plain(), validation, pool, left, bought, Reader(batch_size=5, progress=False), seeded())
+    assert torch.equal(evidence.images, torch.cat([validation.tensors[0], pool.tensors[0][[4, 9]]]))
+    assert evidence.labels.tolist() == [*validation.tensors[1].tolist(), 2, 0]
+    assert torch.equal(evidence.sample, pool.tensors[0][left]) and evidence.prior.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("batch_size", [4, 256])
+def test_select_with_a_posterior(batch_size: int) -> None:
+    torch.manual_seed(0)
+    model, pool, validation = Plain(), labeled(40, 1), labeled(16, 2)
+    before = copy.deepcopy(model.state_dict())
+
+    def choose() -> list[int]:
+        chosen = select(
+            model,
+            TensorDataset(pool.tensors[0]),
+            validation,
+            budget=6,
+            layers=["conv1", "conv2"],
+            labels=QUICK,
+            exclude=[0],
+            bought={3: 1, 7: 2},
+            batch_size=batch_size,
+            generator=seeded(),
+            progress=False,
+        )
+        return chosen.indices.tolist()
+
+    first = choose()
+    assert len(set(first)) == 6 and not {0, 3, 7} & set(first)
+    assert choose() == first
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()) and model.training
+
+
+def test_passes_are_counted() -> None:
+    # Two teachers, each: 10 steps of 8 images there and back, a fifth of the labels, the pool as a sample and whole.
+    assert Posterior(steps=10, batch_size=8).passes(100, 3000) == 2 * (2 * 80 + 20 + 3000 + 3000)
+    assert Posterior(teachers=1, steps=10, batch_size=8).passes(100, 50_000) == 160 + 20 + 10_000 + 50_000
+
+
+def test_bad_input() -> None:
+    pool, validation = labeled(10, 1), labeled(6, 2)
+    with pytest.raises(ArgumentError, match="exclude or bought names 10"):
+        select(Plain(), pool, validation, budget=2, labels="posterior", bought={10: 1}, progress=False)
+    with pytest.raises(LabelError, match="labels='posterior' needs validation labels"):
+        select(Plain(), pool, TensorDataset(validation.tensors[0]), budget=2, labels="posterior", progress=False)
