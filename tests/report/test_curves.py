@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rarefish.report.curves import Curve, curve, labels_saved, labels_to_reach, methods_of
 from tests.test_records import record
@@ -36,3 +38,13 @@ def test_mean_and_spread_are_over_seeds() -> None:
     )
     assert drawn.labels_spent.tolist() == [40, 80]
     assert methods_of([*records, record("b")]) == ["a", "b"]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(-0.1, 1.1))
+def test_labels_to_reach_equals_a_walk_along_the_curve(values: list[float], level: float) -> None:
+    best, expected = values[0], 100.0 if values[0] >= level else float("inf")
+    for number, value in enumerate(values[1:], 1):
+        if expected == float("inf") and value >= level:
+            expected = 100 * number + 100 * (level - best) / (value - best)
+        best = max(best, value)
+    assert labels_to_reach(level, made(*values)) == pytest.approx(expected, rel=1e-6)

@@ -76,15 +76,18 @@ def labels_to_reach(level: float, reached: Curve) -> float:
 
     Before the first round nothing is known: a level passed there counts as all of the first round's labels.
     """
-    best = np.maximum.accumulate(reached.mean)
-    if best[-1] < level:
-        return float("inf")
-    if best[0] >= level:
-        return float(reached.labels_spent[0])
-    after = int(np.argmax(best >= level))
-    share = (level - best[after - 1]) / (best[after] - best[after - 1])
-    low, high = reached.labels_spent[after - 1 : after + 1]
-    return float(low + share * (high - low))
+    return float(labels_to_reach_each(np.array([level]), reached)[0])
+
+
+def labels_to_reach_each(levels: np.ndarray, reached: Curve) -> np.ndarray:
+    """The same for many levels."""
+    best, spent = np.maximum.accumulate(reached.mean), reached.labels_spent.astype(float)
+    after = np.searchsorted(best, levels)
+    high = np.clip(after, 1, len(best) - 1) if len(best) > 1 else np.zeros_like(after)
+    low = np.maximum(high - 1, 0)
+    step = np.where(best[high] > best[low], best[high] - best[low], 1.0)
+    between = spent[low] + (levels - best[low]) / step * (spent[high] - spent[low])
+    return np.where(after == 0, spent[0], np.where(after == len(best), np.inf, between))
 
 
 def labels_saved(ours: Curve, rival: Curve) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rarefish.report.curves import Curve, labels_to_reach
+from rarefish.report.curves import Curve, labels_to_reach_each
 
 NUM_RESAMPLES = 2000
 NUM_LEVELS = 50
@@ -54,8 +54,8 @@ def _levels(ours: Curve, rival: Curve) -> np.ndarray | None:
 
 def _saved(ours: Curve, rival: Curve, levels: np.ndarray) -> float:
     """Mean over levels; one that a resample does not reach counts as reached with its last label."""
-    needed = [[min(labels_to_reach(level, c), float(c.labels_spent[-1])) for level in levels] for c in (ours, rival)]
-    return float(np.mean(1 - np.array(needed[0]) / np.array(needed[1])))
+    needed = [np.minimum(labels_to_reach_each(levels, c), c.labels_spent[-1]) for c in (ours, rival)]
+    return float(np.mean(1 - needed[0] / needed[1]))
 
 
 def _of(curve: Curve, seeds: np.ndarray) -> Curve:
