@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from rarefish.acquisitions import ACQUISITIONS, Choice, Situation, find_acquisit
 from rarefish.acquisitions.diversity import farthest_first, last_features, spread_out
 from rarefish.acquisitions.dropout import sampling
 from rarefish.acquisitions.fisher_kernel import monte_carlo_passes
+from rarefish.acquisitions.imbalance import fill_quotas
+from rarefish.acquisitions.prediction import epig
 from rarefish.acquisitions.uncertainty import STATISTICS, uncertainties
 from rarefish.acquisitions.vaal import Vaal, train_vaal
 from rarefish.errors import ArgumentError, ModelError
@@ -28,6 +31,7 @@ FAST: dict[str, dict[str, Any]] = {
     "bald": {"samples": 5},
     "mean_std": {"samples": 5},
     "vaal": {"settings": Vaal(steps=2, batch_size=4)},
+    "epig": {"samples": 5, "num_targets": 4},
 }
 
 
@@ -125,7 +129,8 @@ def test_without_samples_the_least_sure_are_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["least_confidence", "entropy", "variation_ratio", "bald", "mean_std", "badge", "vaal"]
+    "name",
+    ["least_confidence", "entropy", "variation_ratio", "bald", "mean_std", "badge", "vaal", "balanced_entropy", "epig"],
 )
 def test_a_random_first_round(name: str) -> None:
     assert choose(name, situation(()), 6, 4).indices == choose("random", situation(()), 6, 4).indices
@@ -290,6 +295,70 @@ def test_vaal_tells_labeled_from_unlabeled() -> None:
     with torch.no_grad():
         scores = [float(judge(encoder(images)[0]).mean()) for images in (bright, dark)]
     assert scores[0] > scores[1] + 1
+
+
+@given(data=st.data(), num_classes=st.integers(1, 6), budget=st.integers(1, 20))
+def test_quotas_equal_giving_one_at_a_time(data: st.DataObject, num_classes: int, budget: int) -> None:
+    counts = st.lists(st.integers(0, 9), min_size=num_classes, max_size=num_classes)
+    have, supply = data.draw(counts), data.draw(counts.filter(lambda given_: sum(given_) >= budget))
+    slow = [0] * num_classes
+    for _ in range(budget):
+        open_ = [c for c in range(num_classes) if slow[c] < supply[c]]
+        slow[min(open_, key=lambda c: (have[c] + slow[c], c))] += 1
+    assert fill_quotas(have, supply, budget) == slow
+
+
+def test_balanced_entropy_takes_the_least_sure_of_each_answer() -> None:
+    here = replace(situation(), labels=(0, 0, 1))
+    with torch.no_grad():
+        p = here.model(POOL.tensors[0]).softmax(dim=1)
+    values = {i: slow_statistic("entropy", [p[i].tolist()]) for i in here.unlabeled}
+    answers = {i: int(p[i].argmax()) for i in here.unlabeled}
+    chosen = choose("balanced_entropy", here, 8).indices
+    supply = [sum(a == c for a in answers.values()) for c in range(4)]
+    for c, quota in enumerate(fill_quotas([2, 1, 0, 0], supply, 8)):
+        best = sorted((i for i in answers if answers[i] == c), key=lambda i: -values[i])[:quota]
+        assert set(best) == {i for i in chosen if answers[i] == c}
+
+
+def test_similar_covers_the_failures_greedily() -> None:
+    here = situation()
+    (images, truth), unlabeled = VALIDATION.tensors, here.unlabeled
+
+    def gradient(image: Tensor, label: int | None) -> Tensor:
+        """Of the classifier's weights, by autograd; the predicted label where none is given."""
+        assert isinstance(here.model, Plain)
+        logits = here.model(image[None])
+        target = logits.argmax(dim=1) if label is None else torch.tensor([label])
+        (found,) = torch.autograd.grad(nn.functional.cross_entropy(logits, target), [here.model.fc.weight])
+        return found.flatten() / found.norm()
+
+    wrong = [m for m in range(12) if int(here.model(images[m : m + 1]).argmax()) != int(truth[m])]
+    queries = [gradient(images[m], int(truth[m])) for m in wrong]
+    pool = {i: gradient(POOL.tensors[0][i], None) for i in unlabeled}
+    S = {i: [max(float(q @ g), 0.0) for q in queries] for i, g in pool.items()}
+
+    def value(chosen: list[int]) -> float:
+        return sum(max(S[i][q] for i in chosen) for q in range(len(queries))) + sum(max(S[i]) for i in chosen)
+
+    chosen: list[int] = []
+    for _ in range(5):
+        chosen.append(max((i for i in unlabeled if i not in chosen), key=lambda i: value([*chosen, i])))
+    assert choose("similar", here, 5).indices == chosen
+
+
+def test_epig_equals_loops_and_is_zero_where_answers_do_not_hang_together() -> None:
+    pool, targets = (torch.randn(7, n, 3, generator=seeded(n), dtype=torch.float64).softmax(dim=2) for n in (4, 5))
+    for n, fast in enumerate(epig(pool, targets).tolist()):
+        slow = 0.0
+        for m in range(5):
+            for y in range(3):
+                for z in range(3):
+                    both = sum(float(pool[t, n, y] * targets[t, m, z]) for t in range(7)) / 7
+                    alone = float(pool[:, n, y].mean() * targets[:, m, z].mean())
+                    slow += both * math.log(both / alone) / 5
+        assert fast == pytest.approx(slow)
+    assert epig(pool[:1].expand(7, -1, -1), targets).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from typing import Any
 from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.diversity import choose_badge, choose_core_set
 from rarefish.acquisitions.fisher_kernel import choose_fisher
+from rarefish.acquisitions.imbalance import choose_balanced_entropy, choose_similar
+from rarefish.acquisitions.prediction import choose_epig
 from rarefish.acquisitions.situation import Acquisition, Choice, Situation
 from rarefish.acquisitions.uncertainty import choose_uncertain
 from rarefish.acquisitions.vaal import choose_vaal
@@ -23,6 +25,9 @@ ACQUISITIONS: dict[str, Callable[..., Choice]] = {
     "core_set": choose_core_set,
     "badge": choose_badge,
     "vaal": choose_vaal,
+    "balanced_entropy": choose_balanced_entropy,
+    "similar": choose_similar,
+    "epig": choose_epig,
     "features": partial(choose_fisher, kernel="features"),
     "fisher": choose_fisher,
     "fisher_true": partial(choose_fisher, labels="true"),
