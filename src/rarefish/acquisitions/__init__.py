@@ -10,6 +10,7 @@ from rarefish.acquisitions.fisher_kernel import choose_fisher
 from rarefish.acquisitions.imbalance import choose_balanced_entropy, choose_similar
 from rarefish.acquisitions.prediction import choose_epig
 from rarefish.acquisitions.situation import Acquisition, Choice, Situation
+from rarefish.acquisitions.typical import choose_typical
 from rarefish.acquisitions.uncertainty import choose_uncertain
 from rarefish.acquisitions.vaal import choose_vaal
 from rarefish.errors import ArgumentError, nearest
@@ -28,6 +29,7 @@ ACQUISITIONS: dict[str, Callable[..., Choice]] = {
     "balanced_entropy": choose_balanced_entropy,
     "similar": choose_similar,
     "epig": choose_epig,
+    "typiclust": choose_typical,
     "features": partial(choose_fisher, kernel="features"),
     "fisher": choose_fisher,
     "fisher_true": partial(choose_fisher, labels="true"),
