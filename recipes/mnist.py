@@ -72,6 +72,29 @@ def posterior() -> Experiment:
     )
 
 
+RIVALS = (
+    Method(name="balanced entropy", acquisition="balanced_entropy"),
+    Method(name="tail first", acquisition="tail_first"),
+    Method(name="SIMILAR FLQMI", acquisition="similar"),
+    Method(name="GALAXY", acquisition="galaxy"),
+    Method(name="DIRECT", acquisition="direct"),
+    Method(name="EPIG", acquisition="epig"),
+    Method(name="TypiClust", acquisition="typiclust"),
+)
+
+
+def rivals() -> Experiment:
+    """Methods made for imbalance, from the same start, beside the trusted posterior."""
+    methods = (*RIVALS, fisher("fisher posterior L80", L80, "posterior"))
+    return replace(imbalanced(), name="mnist rivals", methods=methods, rounds=5, snapshot_rounds=())
+
+
+def fashion() -> Experiment:
+    """The same on Fashion-MNIST, with the best of the others."""
+    others = (RANDOM, ENTROPY, BADGE, CORE_SET, fisher("fisher density L80", L80), TRUE_L80)
+    return replace(rivals(), name="fashion rivals", dataset="fashion-mnist", methods=(*others, *rivals().methods))
+
+
 def apart() -> Experiment:
     """The dear rivals of figure (b): an ensemble of four and VAAL."""
     return replace(imbalanced(), name="mnist 100x, VAAL and ensembles", methods=(VARIATION_RATIO_E4, VAAL))

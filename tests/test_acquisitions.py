@@ -24,9 +24,11 @@ from rarefish.acquisitions.uncertainty import STATISTICS, uncertainties
 from rarefish.acquisitions.vaal import Vaal, train_vaal
 from rarefish.errors import ArgumentError, ModelError
 from rarefish.monte_carlo import MonteCarlo
+from rarefish.oracles import known_labels
 from tests.cases import Plain, labeled
 
 POOL, VALIDATION = labeled(30, 1), labeled(12, 2)
+ANSWERS = known_labels(POOL.tensors[1].tolist())
 FAST: dict[str, dict[str, Any]] = {
     "variation_ratio": {"samples": 5},
     "bald": {"samples": 5},
@@ -43,7 +45,7 @@ class Dropped(Plain):
 def situation(labeled_: tuple[int, ...] = (3, 9, 11), members: int = 1, batch_size: int = 1000) -> Situation:
     torch.manual_seed(0)
     models = tuple(Dropped() for _ in range(members))
-    return Situation(models, POOL, VALIDATION, labeled_, batch_size=batch_size)
+    return Situation(models, POOL, VALIDATION, labeled_, batch_size=batch_size, ask=ANSWERS)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -74,7 +76,7 @@ def test_contract(name: str, already: tuple[int, ...], budget: int) -> None:
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
 def test_what_was_refused_is_not_chosen(name: str) -> None:
-    here = Situation(situation().models, POOL, VALIDATION, (3, 9), refused=(0, 1, 2))
+    here = Situation(situation().models, POOL, VALIDATION, (3, 9), refused=(0, 1, 2), ask=ANSWERS)
     assert not {0, 1, 2, 3, 9} & set(choose(name, here, 25).indices)
 
 
@@ -131,7 +133,19 @@ def test_without_samples_the_least_sure_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["least_confidence", "entropy", "variation_ratio", "bald", "mean_std", "badge", "vaal", "balanced_entropy", "epig"],
+    [
+        "least_confidence",
+        "entropy",
+        "variation_ratio",
+        "bald",
+        "mean_std",
+        "badge",
+        "vaal",
+        "tail_first",
+        "epig",
+        "galaxy",
+        "direct",
+    ],
 )
 def test_a_random_first_round(name: str) -> None:
     assert choose(name, situation(()), 6, 4).indices == choose("random", situation(()), 6, 4).indices
@@ -309,15 +323,16 @@ def test_quotas_equal_giving_one_at_a_time(data: st.DataObject, num_classes: int
     assert fill_quotas(have, supply, budget) == slow
 
 
-def test_balanced_entropy_takes_the_least_sure_of_each_answer() -> None:
+@pytest.mark.parametrize(("name", "have"), [("balanced_entropy", [0] * 4), ("tail_first", [2, 1, 0, 0])])
+def test_quotas_take_the_least_sure_of_each_answer(name: str, have: list[int]) -> None:
     here = replace(situation(), labels=(0, 0, 1))
     with torch.no_grad():
         p = here.model(POOL.tensors[0]).softmax(dim=1)
     values = {i: slow_statistic("entropy", [p[i].tolist()]) for i in here.unlabeled}
     answers = {i: int(p[i].argmax()) for i in here.unlabeled}
-    chosen = choose("balanced_entropy", here, 8).indices
+    chosen = choose(name, here, 8).indices
     supply = [sum(a == c for a in answers.values()) for c in range(4)]
-    for c, quota in enumerate(fill_quotas([2, 1, 0, 0], supply, 8)):
+    for c, quota in enumerate(fill_quotas(have, supply, 8)):
         best = sorted((i for i in answers if answers[i] == c), key=lambda i: -values[i])[:quota]
         assert set(best) == {i for i in chosen if answers[i] == c}
 

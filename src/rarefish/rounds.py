@@ -115,7 +115,9 @@ def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fi
 def choose(task: Task, state: State) -> Choice:
     """What the acquisition wants to have labeled; complains where that is not `budget` new images."""
     here = Situation(
-        state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size, state.labels
+        *(state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size),
+        labels=state.labels,
+        ask=task.oracle,
     )
     choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
     new = set(choice.indices) - {*state.labeled, *state.refused}

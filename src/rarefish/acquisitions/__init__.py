@@ -4,12 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from rarefish.acquisitions.bisection import choose_galaxy
 from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.diversity import choose_badge, choose_core_set
 from rarefish.acquisitions.fisher_kernel import choose_fisher
-from rarefish.acquisitions.imbalance import choose_balanced_entropy, choose_similar
+from rarefish.acquisitions.imbalance import choose_by_quota, choose_similar
 from rarefish.acquisitions.prediction import choose_epig
 from rarefish.acquisitions.situation import Acquisition, Choice, Situation
+from rarefish.acquisitions.threshold import choose_direct
 from rarefish.acquisitions.typical import choose_typical
 from rarefish.acquisitions.uncertainty import choose_uncertain
 from rarefish.acquisitions.vaal import choose_vaal
@@ -26,10 +28,13 @@ ACQUISITIONS: dict[str, Callable[..., Choice]] = {
     "core_set": choose_core_set,
     "badge": choose_badge,
     "vaal": choose_vaal,
-    "balanced_entropy": choose_balanced_entropy,
+    "balanced_entropy": partial(choose_by_quota, counting_labels=False),
+    "tail_first": partial(choose_by_quota, counting_labels=True),
     "similar": choose_similar,
     "epig": choose_epig,
     "typiclust": choose_typical,
+    "galaxy": choose_galaxy,
+    "direct": choose_direct,
     "features": partial(choose_fisher, kernel="features"),
     "fisher": choose_fisher,
     "fisher_true": partial(choose_fisher, labels="true"),

@@ -15,8 +15,9 @@ from rarefish.acquisitions.situation import Choice, Situation
 from rarefish.acquisitions.uncertainty import entropy
 
 
-def choose_balanced_entropy(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """The least sure images of each predicted class, as many as bring the labels closest to equal numbers.
+def choose_by_quota(situation: Situation, budget: int, generator: torch.Generator, *, counting_labels: bool) -> Choice:
+    """The least sure images of each predicted class: equal numbers of each, as far as there are, or as many as bring
+    all labels closest to equal numbers, the rarest class first (Tail First Sampling: Wang, Wang and Kong, 2025).
 
     A random first round, as for all that ask the classifier.
     """
@@ -26,7 +27,8 @@ def choose_balanced_entropy(situation: Situation, budget: int, generator: torch.
     probability_NC = logits_NC.softmax(dim=1).cpu()
     unsure_N, answer_N = entropy(probability_NC[None]), probability_NC.argmax(dim=1)
     num_classes = logits_NC.shape[1]
-    have = torch.tensor(situation.labels, dtype=torch.long).bincount(minlength=num_classes).tolist()
+    counted = situation.labels if counting_labels else ()
+    have = torch.tensor(counted, dtype=torch.long).bincount(minlength=num_classes).tolist()
     quotas = fill_quotas(have, answer_N.bincount(minlength=num_classes).tolist(), budget)
     shuffled = torch.randperm(len(unsure_N), generator=generator)
     best_first = shuffled[unsure_N[shuffled].argsort(descending=True, stable=True)].tolist()

@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from rarefish.oracles import Oracle
 from rarefish.reading import Data, Reader
 from rarefish.selection import Selection
 
@@ -26,6 +27,8 @@ class Situation:
     batch_size: int = 1000
     labels: tuple[int, ...] = ()
     """Of `labeled`, in its order."""
+    ask: Oracle | None = None
+    """For acquisitions that learn from each answer within a round; they ask for nothing that they do not choose."""
 
     @property
     def model(self) -> nn.Module:
