@@ -79,6 +79,7 @@ def test_learns_the_posterior_under_the_pools_shares() -> None:
         pool,
         seeded(),
     )
+    evidence.model.requires_grad_(False)  # as a model comes that was only meant to be asked
     before = copy.deepcopy(evidence.model.state_dict())
     learned = Posterior(steps=300)(evidence)
     found = learned.probabilities(pool)

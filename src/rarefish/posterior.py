@@ -78,13 +78,14 @@ class Posterior:
     def _teach(self, evidence: Evidence, held: Tensor) -> "Teacher":
         """A network that learned from all but the held labels, with the temperature that suits those."""
         network = copy.deepcopy(evidence.model).train()
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            network.requires_grad_(True)
         kept = torch.ones(len(evidence.labels), dtype=torch.bool).index_fill_(0, held, False)
-        images, labels = evidence.images[kept], evidence.labels[kept]
-        weights = class_weights(labels, evidence.prior)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr)
+        images, labels = evidence.images[kept], evidence.labels[kept].to(evidence.images.device)
+        weights = class_weights(evidence.labels[kept], evidence.prior)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, fused=device_of(network).type == "cuda")
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=self.steps)
-        batches = self._batches(images, labels, weights, evidence.generator, network, evidence.progress)
-        for shown, answers in batches:
+        for shown, answers in self._batches(images, labels, weights, evidence):
             loss = functional.cross_entropy(network(shown).float(), answers)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -96,26 +97,18 @@ class Posterior:
         return Teacher(network, best_temperature(logits, answers, class_weights(answers, evidence.prior)))
 
     def _batches(
-        self,
-        images: Tensor,
-        labels: Tensor,
-        weights: Tensor,
-        generator: torch.Generator,
-        network: nn.Module,
-        progress: bool,
+        self, images: Tensor, labels: Tensor, weights: Tensor, evidence: Evidence
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        device, dtype = device_of(network), dtype_of(network)
-        for _ in track(range(self.steps), total=self.steps, title="learning a posterior", shown=progress):
-            rows = torch.multinomial(weights, self.batch_size, replacement=True, generator=generator)
-            shown = images[rows.to(images.device)].to(device, dtype)
-            yield self._shifted(shown, generator), labels[rows].to(device)
-
-    def _shifted(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        if images.ndim != 4:
-            return images
-        most = [round(self.shift * size) for size in images.shape[2:]]
-        by = [int(torch.randint(-m, m + 1, (), generator=generator)) for m in most]
-        return images.roll(by, (2, 3))
+        """Steps' worth of images drawn by weight, each batch shifted as a whole."""
+        device, dtype = device_of(evidence.model), dtype_of(evidence.model)
+        count, chance = self.steps * self.batch_size, evidence.generator
+        rows = torch.multinomial(weights, count, replacement=True, generator=chance).to(images.device)
+        most = torch.tensor([round(self.shift * size) for size in images.shape[2:]])
+        shifts = ((2 * most + 1) * torch.rand(self.steps, len(most), generator=chance)).long() - most
+        drawn = zip(rows.split(self.batch_size), shifts.tolist(), strict=True)
+        for some, shift in track(drawn, total=self.steps, title="learning a posterior", shown=evidence.progress):
+            shown = images[some].to(device, dtype)
+            yield shown.roll(shift, (2, 3)) if shown.ndim == 4 else shown, labels[some].to(device)
 
 
 def gather(
@@ -128,6 +121,9 @@ def gather(
     generator: torch.Generator,
 ) -> Evidence:
     """The trusted images and a sample of the others, read into memory."""
+    generator = torch.Generator().manual_seed(  # the caller's may live on a GPU
+        int(torch.randint(2**62, (), generator=generator, device=generator.device))
+    )
     first = reader.first_images(validation)
     with torch.no_grad(), evaluating(model):
         num_classes = model(first.to(device_of(model), dtype_of(model))).shape[1]
