@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rarefish.experiments.settings import Experiment, Method
+from rarefish.experiments.settings import Circumstances, Experiment, Method
 
 L20 = ["conv2"]
 L80 = ["conv1", "conv2", "fc1"]
@@ -93,6 +93,49 @@ def fashion() -> Experiment:
     """The same on Fashion-MNIST, with the best of the others."""
     others = (RANDOM, ENTROPY, BADGE, CORE_SET, fisher("fisher density L80", L80), TRUE_L80)
     return replace(rivals(), name="fashion rivals", dataset="fashion-mnist", methods=(*others, *rivals().methods))
+
+
+SKEPTIC = (RANDOM, ENTROPY, BADGE, fisher("fisher density L80", L80), fisher("fisher posterior L80", L80, "posterior"))
+
+
+def doubted(name: str, size: int = 1000, **doubts: object) -> Experiment:
+    return replace(
+        imbalanced(),
+        name=f"mnist, {name}",
+        methods=SKEPTIC,
+        rounds=5,
+        validation_sizes=(size,),
+        circumstances=Circumstances(**doubts),  # pyright: ignore[reportArgumentType]
+        snapshot_rounds=(),
+    )
+
+
+def validation_too() -> Experiment:
+    """The task's model learns from the validation set as well; what is bought comes on top."""
+    sizes = (100, 300, 1000, 10_000)
+    return replace(doubted("trained on validation too", train_on_validation=True), validation_sizes=sizes)
+
+
+def noisy_5() -> Experiment:
+    return doubted("5 % of the validation labels wrong", validation_noise=0.05)
+
+
+def noisy_20() -> Experiment:
+    return doubted("20 % of the validation labels wrong", validation_noise=0.2)
+
+
+def biased_validation() -> Experiment:
+    """The validation set is biased like the pool, a tenth as much."""
+    return doubted("biased validation set", validation_imbalance=10)
+
+
+def long_tail() -> Experiment:
+    return doubted("long tail", long_tail=True)
+
+
+def junk() -> Experiment:
+    """One image in six of the pool is of no class."""
+    return doubted("junk in the pool", junk=5000)
 
 
 def apart() -> Experiment:

@@ -1,5 +1,6 @@
 """The loop: what each round may see, from where it trains, and who answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
 from rarefish.errors import ArgumentError, DataError, LabelError
 from rarefish.oracles import known_labels, label_file, noisy, refusing
+from rarefish.packing import Job, fit_each
 from rarefish.rounds import Round, Task, advance, begin, run_rounds
 from rarefish.training import Training
 from tests.cases import NUM_CLASSES, Plain, labeled
@@ -46,6 +48,27 @@ def test_labels_add_up_and_no_image_is_bought_twice(name: str) -> None:
     again = rounds(ACQUISITIONS[name])
     assert [each.score.accuracy for each in again] == [each.score.accuracy for each in run]
     assert [each.choice.indices for each in again] == [each.choice.indices for each in run]
+
+
+def test_a_skeptics_model_learns_from_the_validation_set_as_well() -> None:
+    seen: list[Job] = []
+
+    def note(jobs: Sequence[Job]) -> None:
+        seen.extend(jobs)
+        fit_each(jobs)
+
+    list(run_rounds(task(learns_validation=True), 2, fit_all=note))
+    assert [len(job.images) for job in seen] == [5 + 12, 10 + 12]
+    assert torch.equal(seen[0].images[5:], VALIDATION.tensors[0])
+    assert torch.equal(seen[0].labels[5:], VALIDATION.tensors[1])
+
+
+def test_images_of_no_class_cost_as_much_and_are_not_learned() -> None:
+    truth = [-1 if i % 2 else label for i, label in enumerate(TRUTH)]
+    run = rounds(oracle=known_labels(truth))
+    state = run[-1].state
+    assert run[-1].labels_spent == 15 and len(state.labels) < 15
+    assert all(i % 2 == 0 for i in state.labeled) and all(i % 2 for i in state.refused)
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -120,7 +143,7 @@ def test_a_refusing_oracle_leaves_images_unlabeled_and_they_are_not_asked_for_ag
     run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
     state = run[-1].state
     assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2
-    assert run[-1].labels_spent == len(state.labels) == len(state.labeled) < 20
+    assert run[-1].labels_spent == 20 and len(state.labels) == len(state.labeled) < 20
     assert state.labels == tuple(TRUTH[i] for i in state.labeled)
 
 

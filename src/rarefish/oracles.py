@@ -12,8 +12,8 @@ Oracle = Callable[[Sequence[int]], list[int | None]]
 
 
 def known_labels(labels: Sequence[int]) -> Oracle:
-    """An oracle that has the labels already, for experiments."""
-    return lambda indices: [int(labels[i]) for i in indices]
+    """An oracle that has the labels already, for experiments; a negative one is no class, and gets no answer."""
+    return lambda indices: [int(labels[i]) if labels[i] >= 0 else None for i in indices]
 
 
 def noisy(oracle: Oracle, rate: float | int, num_classes: int, seed: int = 0) -> Oracle:

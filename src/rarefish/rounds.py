@@ -38,6 +38,8 @@ class Task:
     """Train on from the round before; cold (the default) trains every round from the start."""
     seed: int = 0
     batch_size: int = 1000
+    learns_validation: bool = False
+    """The model learns from the validation set as well: what a skeptic would try first."""
     peek: bool = False
     """Look at the test set after every epoch, to tell the best one: as the paper counts, not as we do."""
 
@@ -74,7 +76,8 @@ class Round:
 
     @property
     def labels_spent(self) -> int:
-        return len(self.state.labels)
+        """Images that the oracle was asked for, whether it had an answer or not."""
+        return len(self.state.labels) + len(self.state.refused)
 
 
 def run_rounds(task: Task, num_rounds: int, state: State | None = None, fit_all: FitAll = fit_each) -> Iterator[Round]:
@@ -146,6 +149,10 @@ def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...
 def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
     """The trainings of a state's models on all that is labeled; a peek at the test set adds to `seen`."""
     images, labels = read_images(task.pool, list(state.labeled)), torch.tensor(state.labels)
+    if task.learns_validation:
+        trusted = [(batch.images, batch.labels) for batch in AT_ONCE.read(task.validation, labels=True)]
+        images = torch.cat([images, *(shown for shown, _ in trusted)])
+        labels = torch.cat([labels, *(answers.cpu() for _, answers in trusted if answers is not None)])
 
     def peek(model: nn.Module) -> None:
         seen.append(evaluate(model, task.test, task.num_classes, AT_ONCE).accuracy)

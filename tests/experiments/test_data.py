@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from rarefish.datasets.splits import Splits
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.data import FOLDER_VARIABLE, data_folder, read_dataset, splits_of
 from rarefish.experiments.recipes import load_recipe
-from rarefish.experiments.settings import Experiment
+from rarefish.experiments.settings import Circumstances, Experiment
 from rarefish.report.contents import PAPER_NAMES, read_paper
 from tests.experiments.small import small
 from tests.report.made import rounds
@@ -36,6 +39,24 @@ def test_the_same_split_for_all_methods_and_another_for_each_seed() -> None:
 def test_a_smaller_validation_set_leaves_the_pool_alone() -> None:
     large, little = small(), replace(small(), validation_sizes=(50,))
     assert counts(large)[0] == counts(little)[0] and counts(little)[1] == [5] * 10
+
+
+def test_circumstances_that_a_skeptic_asks_for() -> None:
+    plain = splits_of(small(), next(small().cells()), "cpu")
+
+    def under(**doubts: Any) -> Splits:
+        experiment = replace(small(), circumstances=Circumstances(**doubts))
+        return splits_of(experiment, next(experiment.cells()), "cpu")
+
+    noisy = under(validation_noise=0.2).validation.tensors
+    assert int((noisy[1] != plain.validation.tensors[1]).sum()) == 40
+    assert torch.equal(noisy[0], plain.validation.tensors[0])
+    biased = under(validation_imbalance=10).validation.tensors[1].bincount(minlength=10)
+    assert biased[:5].tolist() == [20] * 5 and int(biased[5:].sum()) == 10
+    tail = under(long_tail=True).pool.tensors[1].bincount(minlength=10).tolist()
+    assert tail == sorted(tail, reverse=True) and tail[-1] == max(1, round(tail[0] / 60))
+    junk = under(junk=50).pool.tensors[1]
+    assert junk[-50:].tolist() == [-1] * 50 and torch.equal(junk[:-50], plain.pool.tensors[1])
 
 
 def test_images_of_the_pool_are_normalized() -> None:

@@ -31,6 +31,18 @@ class Arrays:
     def __getitem__(self, rows: np.ndarray) -> "Arrays":
         return Arrays(self.images[rows], self.labels[rows])
 
+    def with_junk(self, count: int, seed: int) -> "Arrays":
+        """The same and as many images of no class, label -1: images whose four quarters come from four others."""
+        rng = np.random.default_rng(seed)
+        height, width = self.images.shape[1] // 2, self.images.shape[2] // 2
+        junk = self.images[rng.integers(len(self), size=count)].copy()
+        for rows in (slice(None, height), slice(height, None)):
+            for columns in (slice(None, width), slice(width, None)):
+                others = rng.integers(len(self), size=count)
+                junk[:, rows, columns] = self.images[others][:, rows, columns]
+        labels = np.concatenate([self.labels.astype(np.int64), np.full(count, -1)])
+        return Arrays(np.concatenate([self.images, junk]), labels)
+
     def to_tensors(self, device: torch.device | str = "cpu") -> TensorDataset:
         """Images (N, channels, height, width) from 0 to 1, and labels."""
         images = torch.tensor(self.images).to(device).movedim(3, 1).float().div_(255)

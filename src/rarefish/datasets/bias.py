@@ -67,6 +67,17 @@ def stratified(labels: Labels, size: int, seed: int) -> np.ndarray:
     return np.sort(np.concatenate(chosen))
 
 
+def mistaken(labels: Labels, rate: float | int, num_classes: int, seed: int) -> Labels:
+    """The labels, a share `rate` of which names another class."""
+    if not 0 <= rate <= 1:
+        raise ArgumentError(f"A share of wrong labels is between 0 and 1, not {rate}.")
+    rng = np.random.default_rng(seed)
+    wrong = rng.choice(len(labels), round(rate * len(labels)), replace=False)
+    changed = labels.copy()
+    changed[wrong] = (labels[wrong] + rng.integers(1, num_classes, len(wrong))) % num_classes
+    return changed
+
+
 def check_classes(labels: Labels, num_classes: int, name: str) -> None:
     """Complains about a class that a data set should have and has not."""
     missing = sorted(set(range(num_classes)) - {int(c) for c in np.unique(labels)})

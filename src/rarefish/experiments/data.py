@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from rarefish.datasets.arrays import Arrays, normalized, read_idx, read_npz
-from rarefish.datasets.bias import check_classes, step_imbalance, stratified
+from rarefish.datasets.bias import check_classes, long_tail, mistaken, step_imbalance, stratified
 from rarefish.datasets.bundled import read_digits
 from rarefish.datasets.splits import Splits
 from rarefish.errors import ArgumentError, DataError, nearest
@@ -73,7 +73,7 @@ def read_dataset(name: str) -> tuple[Arrays, Arrays]:
 @lru_cache(maxsize=32)
 def make_splits(experiment_key: tuple, device: str) -> Splits:
     """The biased pool, validation and test set of a seed, imbalance and validation size; the same for all methods."""
-    dataset, seed, imbalance, size, holdout, rare = experiment_key
+    dataset, seed, imbalance, size, holdout, rare, doubts = experiment_key
     train, test = read_dataset(dataset)
     num_classes = int(train.labels.max()) + 1
     try:
@@ -83,11 +83,17 @@ def make_splits(experiment_key: tuple, device: str) -> Splits:
     rest = train[np.setdiff1d(np.arange(len(train)), held)]
     trusted = train[held][stratified(train.labels[held], size, seed)]
     check_classes(trusted.labels, num_classes, "validation set")
-    pool = rest[step_imbalance(rest.labels, rare, imbalance, seed)]
+    if doubts.validation_imbalance > 1:
+        trusted = trusted[step_imbalance(trusted.labels, rare, doubts.validation_imbalance, seed)]
+    trusted = Arrays(trusted.images, mistaken(trusted.labels, doubts.validation_noise, num_classes, seed))
+    kept = long_tail(rest.labels, imbalance, seed) if doubts.long_tail else None
+    pool = rest[kept if kept is not None else step_imbalance(rest.labels, rare, imbalance, seed)]
+    pool = pool.with_junk(doubts.junk, seed) if doubts.junk else pool
     parts = normalized([part.to_tensors(device) for part in (pool, trusted, test)])
     return Splits(*parts, num_classes=num_classes, rare=rare)
 
 
 def splits_of(experiment: Experiment, cell: Cell, device: str) -> Splits:
-    key = (experiment.dataset, cell.seed, cell.imbalance, cell.validation_size, experiment.holdout, experiment.rare)
+    of_cell = (cell.seed, cell.imbalance, cell.validation_size)
+    key = (experiment.dataset, *of_cell, experiment.holdout, experiment.rare, experiment.circumstances)
     return make_splits(key, device)

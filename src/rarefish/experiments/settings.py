@@ -29,6 +29,22 @@ class Method:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Circumstances:
+    """What a skeptic asks: things that are not as the method would like them."""
+
+    long_tail: bool = False
+    """Class sizes of the pool fall exponentially, the last class `imbalance` times smaller than the first."""
+    validation_imbalance: int = 1
+    """In the validation set, too, the rare classes together are 1/ratio of the number of the others."""
+    validation_noise: float = 0.0
+    """Share of the validation labels that name another class."""
+    junk: int = 0
+    """Images of no class in the pool: pool images whose quarters were mixed up. The oracle has no answer for them."""
+    train_on_validation: bool = False
+    """The task's model learns from the validation set as well as from what is bought."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Everything that decides the numbers of an experiment."""
 
@@ -53,6 +69,7 @@ class Experiment:
     pretraining: dict[str, Any] = field(default_factory=lambda: {"epochs": 8, "decay_every": 3})
     snapshot_rounds: tuple[int, ...] = ()
     """Rounds after which the test set's features are kept, for t-SNE; first seed only."""
+    circumstances: Circumstances = Circumstances()
     best_epoch: bool = False
     """Also note the best test accuracy over all epochs, as the paper reports it: peeking, for comparison only."""
 

@@ -97,6 +97,7 @@ def task_of(experiment: Experiment, cell: Cell, store: Store, device: str) -> Ta
         warm=cell.restart == "warm",
         seed=cell.seed,
         batch_size=1000 if device == "cpu" else 8000,
+        learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
     )
 
