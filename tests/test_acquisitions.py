@@ -216,6 +216,12 @@ def test_a_models_own_dropout_layers_are_used_even_beside_a_shortcut() -> None:
         pass
 
 
+def test_dropout_layers_that_are_switched_off_do_not_count() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.0), nn.Linear(128, 4)).eval()
+    with pytest.raises(ModelError, match="needs a model with Dropout layers"), sampling(model, 2, seeded()):
+        pass
+
+
 def test_what_is_said_of_an_image_does_not_depend_on_its_batch() -> None:
     one, other = (
         uncertainties(situation(members=2, batch_size=size), STATISTICS["bald"], 5, seeded()) for size in (3, 10)

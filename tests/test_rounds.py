@@ -71,6 +71,15 @@ def test_images_of_no_class_cost_as_much_and_are_not_learned() -> None:
     assert all(i % 2 == 0 for i in state.labeled) and all(i % 2 for i in state.refused)
 
 
+def test_rounds_without_a_single_answer_leave_the_model_as_it_is() -> None:
+    start = Plain()
+    before = start.fc.weight.clone()
+    run = rounds(start=start, oracle=lambda indices: [None] * len(indices), num_rounds=2)
+    assert run[-1].labels_spent == 10 and run[-1].state.labels == ()
+    model = run[-1].state.models[0]
+    assert isinstance(model, Plain) and torch.equal(model.fc.weight, before)
+
+
 @pytest.mark.parametrize("warm", [False, True])
 def test_cold_trains_from_the_start_and_warm_goes_on(warm: bool) -> None:
     """With a training that changes nothing, a warm second round is where the first one ended; a cold one is not."""

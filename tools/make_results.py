@@ -30,13 +30,12 @@ NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": in
 
 def collect(runs: Iterable[Path]) -> list[Record]:
     """The records of all runs; of a cell that several have, those of the first."""
-    kept: dict[tuple, Record] = {}
+    kept: dict[str, list[Record]] = {}
     for run in runs:
         for path in sorted((run / "records").glob("*.jsonl")):
-            for record in read_records(path):
-                key = tuple(getattr(record, name) for name in COLUMNS[:10])
-                kept.setdefault(key, record)
-    return sorted(kept.values(), key=lambda r: (-r.imbalance, r.start, r.restart, r.method, r.seed, r.round))
+            kept.setdefault(path.name, read_records(path))
+    records = [record for rows in kept.values() for record in rows]
+    return sorted(records, key=lambda r: (-r.imbalance, r.start, r.restart, r.method, r.seed, r.round))
 
 
 def read_table(path: Path) -> list[Record]:

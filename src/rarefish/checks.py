@@ -141,19 +141,6 @@ def check_kernel(kernel: str) -> None:
         raise ArgumentError(f"There is no kernel {kernel!r}. {nearest(str(kernel), KERNELS)}")
 
 
-def check_labels(batch: Batch, num_classes: int) -> None:
-    if batch.labels is None:
-        return
-    labels = batch.labels.cpu()
-    is_wrong = (labels < 0) | (labels >= num_classes)
-    if is_wrong.any():
-        values, index = list_some(labels[is_wrong].unique().tolist()), list_some(batch.index[is_wrong].tolist())
-        raise LabelError(
-            f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}; found {values} at index "
-            f"{index}. Number the classes from 0, or give the model more outputs."
-        )
-
-
 def check_own_labels(labels: Tensor, count: int) -> Tensor:
     if labels.shape != (count,) or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ArgumentError(f"labels must be {count} whole numbers, one an image, not {tuple(labels.shape)}.")

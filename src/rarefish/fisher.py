@@ -9,14 +9,14 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.checks import check_data, check_finite, check_labels, check_own_labels, settle_precision
+from rarefish.checks import check_data, check_finite, check_own_labels, settle_precision
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
 from rarefish.features import View, Watch, pull_back, spatial_mean, watched
 from rarefish.layers import choose_layers, find_layers
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels import Estimator, given, label_rule, predicted
-from rarefish.reading import Batch, Data, Reader
+from rarefish.reading import Batch, Data, Reader, check_labels
 
 Describe = Callable[..., Iterator[Descriptors]]
 """(data set, index or None for all, estimator, with_scores=, title=) -> its descriptors, batch by batch."""
@@ -124,4 +124,6 @@ def _estimator_for_one(labels: "str | MonteCarlo | Tensor | None", precision: st
     if labels == "density":
         raise ArgumentError("'density' needs a validation set beside the pool: use select(), or give the labels.")
     rule = label_rule(labels)
+    if rule.learn:
+        raise ArgumentError("A posterior is learned for a pool: use select(), or give the labels.")
     return rule.on_validation, settle_precision(precision, rule)

@@ -15,10 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rarefish.errors import ArgumentError, LabelError, list_some
 from rarefish.features import View, Watch
 from rarefish.layers import device_of, dtype_of, evaluating
 from rarefish.progress import track
-from rarefish.reading import Data, Reader
+from rarefish.reading import Data, Reader, check_labels
 
 FOLDS = 5
 TEMPERATURES = tuple(2 ** (step / 4) for step in range(-4, 9))
@@ -26,7 +27,7 @@ EM_STEPS = 100
 SAMPLE = 10_000
 """Pool images from which its mix of classes is estimated."""
 MEMORY = 2_000_000_000
-"""Bytes that the trusted images may take; of more, some are drawn."""
+"""Bytes that the trusted images may take, and the sample too; of more, some are drawn."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,36 @@ class Posterior:
     shift: float = 1 / 14
     """Images are shifted by up to this share of their size."""
     floor: float = 1e-3
-    """No class is thought rarer than this in the pool."""
+    """No class is thought rarer than about this in the pool."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.teachers <= FOLDS or self.steps < 1 or self.batch_size < 1 or self.lr <= 0:
+            raise ArgumentError(
+                f"A posterior needs 1 to {FOLDS} teachers, steps, batch_size and lr above 0, not {self}."
+            )
 
     def __call__(self, evidence: Evidence) -> "TrustedPosterior":
-        """Learns from the evidence."""
+        """Learns from the evidence; chance in the network, such as dropout, comes from the evidence's generator too."""
+        if len(evidence.labels) < FOLDS:
+            raise ArgumentError(
+                f"A posterior cannot be learned from {len(evidence.labels)} labels. Use labels='density'."
+            )
+        device = device_of(evidence.model)
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
+        ):
+            torch.manual_seed(int(torch.randint(2**62, (), generator=evidence.generator)))
+            return self._learn(evidence)
+
+    def _learn(self, evidence: Evidence) -> "TrustedPosterior":
         drawn = torch.randperm(len(evidence.labels), generator=evidence.generator)
         folds = [drawn[place::FOLDS] for place in range(self.teachers)]
         teachers = tuple(self._teach(evidence, held) for held in folds)
         log_p_UC = _mean_log([teacher(evidence.sample) for teacher in teachers])
-        prior_C = evidence.prior.clamp_min(self.floor / len(evidence.prior))
-        pool_prior_C = estimate_prior(log_p_UC.exp(), prior_C.to(log_p_UC), self.floor)
-        return TrustedPosterior(teachers, (pool_prior_C / prior_C.to(log_p_UC)).log())
+        prior_C = evidence.prior.clamp_min(1e-6).to(log_p_UC)
+        return TrustedPosterior(teachers, (estimate_prior(log_p_UC.exp(), prior_C, self.floor) / prior_C).log())
 
     def passes(self, num_trusted: int, num_pool: int) -> int:
         """Of an image through a network, forward or backward: learning, temperatures, the pool and its sample."""
@@ -130,10 +150,16 @@ def gather(
     most = max(1, MEMORY // (first.numel() * 4))
     some = torch.randperm(len(validation), generator=generator)[:most].sort().values.tolist()
     trusted = list(reader.read(validation, some, title="reading validation", labels=True))
+    for batch in trusted:
+        check_labels(batch, num_classes)
+    odd = sorted({label for label in bought.values() if not 0 <= label < num_classes})
+    if odd:
+        raise LabelError(f"bought has the labels {list_some(odd)}; the model's classes are 0 to {num_classes - 1}.")
     labels = torch.cat([batch.labels for batch in trusted if batch.labels is not None]).cpu()
-    own = list(reader.read(pool, list(bought), title="reading what was bought"))[: max(0, most - len(labels))]
+    own = list(reader.read(pool, list(bought)[: max(0, most - len(labels))], title="reading what was bought"))
     told = torch.tensor([bought[int(i)] for batch in own for i in batch.index], dtype=torch.long)
-    sample = [left[row] for row in torch.randperm(len(left), generator=generator)[:SAMPLE].sort().values.tolist()]
+    drawn = torch.randperm(len(left), generator=generator)[: min(SAMPLE, most)].sort().values.tolist()
+    sample = [left[row] for row in drawn]
     return Evidence(
         model=model,
         images=torch.cat([batch.images for batch in [*trusted, *own]]),
@@ -159,7 +185,7 @@ class Teacher:
     @torch.no_grad()
     def logits(self, images: Tensor, at_once: int = 1000) -> Tensor:
         device, dtype = device_of(self.network), dtype_of(self.network)
-        return torch.cat([self.network(part.to(device, dtype)).float() for part in images.split(at_once)])
+        return torch.cat([self.network(part.to(device, dtype, copy=True)).float() for part in images.split(at_once)])
 
 
 @dataclass(frozen=True)
@@ -190,6 +216,7 @@ def estimate_prior(probability: Float[Tensor, "U C"], prior: Float[Tensor, " C"]
 
     Each step weighs the posteriors by the new prior over the old one and takes their mean (Saerens et al., 2002).
     """
+    floor = min(floor, 0.1 / len(prior))  # of a thousand classes, most are rarer than one in a thousand
     share = prior.clone()
     for _ in range(EM_STEPS):
         weighed = probability * (share / prior)

@@ -151,6 +151,20 @@ def _num_images(batch: "Batch | RarefishError") -> int:
     return 0 if isinstance(batch, RarefishError) else len(batch.index)
 
 
+def check_labels(batch: Batch, num_classes: int) -> None:
+    """Complains about labels that the model has no output for."""
+    if batch.labels is None:
+        return
+    labels = batch.labels.cpu()
+    is_wrong = (labels < 0) | (labels >= num_classes)
+    if is_wrong.any():
+        values, index = list_some(labels[is_wrong].unique().tolist()), list_some(batch.index[is_wrong].tolist())
+        raise LabelError(
+            f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}; found {values} at index "
+            f"{index}. Number the classes from 0, or give the model more outputs."
+        )
+
+
 def image_of(item: Any) -> Any:
     """The image in a data set's item (or the images in a batch of them)."""
     if isinstance(item, Mapping):

@@ -33,7 +33,7 @@ class Record:
     recall: tuple[float, ...]
     """Of every class."""
     bought: tuple[int, ...]
-    """True labels of the images this round chose."""
+    """The oracle's labels of the images this round chose, without those it had no answer for."""
     select_s: float
     train_s: float
     kernel: str = ""

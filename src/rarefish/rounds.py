@@ -13,7 +13,7 @@ from rarefish.errors import ArgumentError
 from rarefish.oracles import Oracle
 from rarefish.packing import FitAll, Job, fit_each
 from rarefish.reading import Data, Reader
-from rarefish.training import Score, Training, evaluate, read_images
+from rarefish.training import Score, Training, evaluate
 
 AT_ONCE = Reader(batch_size=10_000, progress=False)
 """A peek after every epoch is many small passes: few large batches make them bearable."""
@@ -148,11 +148,13 @@ def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...
 
 def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
     """The trainings of a state's models on all that is labeled; a peek at the test set adds to `seen`."""
-    images, labels = read_images(task.pool, list(state.labeled)), torch.tensor(state.labels)
-    if task.learns_validation:
-        trusted = [(batch.images, batch.labels) for batch in AT_ONCE.read(task.validation, labels=True)]
-        images = torch.cat([images, *(shown for shown, _ in trusted)])
-        labels = torch.cat([labels, *(answers.cpu() for _, answers in trusted if answers is not None)])
+    batches = list(AT_ONCE.read(task.pool, list(state.labeled)))
+    trusted = list(AT_ONCE.read(task.validation, labels=True)) if task.learns_validation else []
+    if not batches and not trusted:
+        return []  # nothing was answered yet, so there is nothing to learn from
+    images = torch.cat([batch.images for batch in [*batches, *trusted]])
+    labels = torch.tensor(state.labels, dtype=torch.long)
+    labels = torch.cat([labels, *(batch.labels.cpu() for batch in trusted if batch.labels is not None)])
 
     def peek(model: nn.Module) -> None:
         seen.append(evaluate(model, task.test, task.num_classes, AT_ONCE).accuracy)

@@ -8,10 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.checks import check_labels
 from rarefish.errors import ArgumentError
 from rarefish.layers import device_of, dtype_of, evaluating
-from rarefish.reading import Data, Reader
+from rarefish.reading import Data, Reader, check_labels
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(images, labels) of a batch -> what the model is shown and what it should answer."""

@@ -8,7 +8,7 @@ import pytest
 
 from rarefish.errors import ArgumentError
 from rarefish.experiments.recipes import load_recipe
-from rarefish.experiments.settings import Experiment, Method, differences
+from rarefish.experiments.settings import Circumstances, Experiment, Method, differences
 from tests.experiments.small import small
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
@@ -54,6 +54,14 @@ def test_differences_name_both_values_but_not_what_may_differ() -> None:
         "budget: 10 then, 11 now",
         "training: {'epochs': 2} then, {'epochs': 4} now",
     ]
+
+
+def test_a_run_from_before_a_setting_came_has_its_default() -> None:
+    old = small().to_json()
+    del old["circumstances"], old["best_epoch"]
+    assert differences(old, small().to_json()) == []
+    doubted = replace(small(), circumstances=Circumstances(junk=3))
+    assert "junk" in differences(old, doubted.to_json())[0]
 
 
 def test_recipes_are_found_by_file_and_name() -> None:

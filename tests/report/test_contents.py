@@ -1,5 +1,6 @@
 """Runs read from disk, and the paper's curves beside them."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 from rarefish.errors import ArgumentError, DataError
 from rarefish.report.contents import read_runs
 from rarefish.report.curves import complete, methods_of, name_apart
-from tests.report.made import rounds
+from rarefish.report.experiments import write_report
+from tests.report.made import make_run, rounds
 
 
 def test_the_papers_curves_are_laid_over(run: Path, tmp_path: Path) -> None:
@@ -50,3 +52,19 @@ def test_bad_input(run: Path, tmp_path: Path) -> None:
     broken.write_text('{"method": "random"}\n')
     with pytest.raises(DataError, match="does not hold records"):
         read_runs([run])
+
+
+def test_a_cell_of_two_runs_counts_once_and_other_circumstances_are_kept_apart(run: Path, tmp_path: Path) -> None:
+    again = make_run(tmp_path / "again")
+    assert len(read_runs([run, again]).records) == len(read_runs([run]).records)
+    settings = json.loads((again / "settings.json").read_text())
+    (again / "settings.json").write_text(json.dumps(settings | {"circumstances": {"junk": 5}}))
+    with pytest.raises(ArgumentError, match="differ in data set or circumstances"):
+        read_runs([run, again])
+
+
+def test_a_run_under_way_can_be_looked_at(run: Path, tmp_path: Path) -> None:
+    for path in (run / "records").glob("random*"):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
+    contents = read_runs([run])
+    assert {"accuracy.png", "recall_round_1.png"} <= {p.name for p in write_report(contents, tmp_path / "out", ["png"])}

@@ -68,3 +68,12 @@ def test_comparisons_are_paired_and_over_the_first_rounds() -> None:
     (first,) = compare(ours, [rival], num_rounds=1)
     assert first.difference == pytest.approx(0.1) and first.p == pytest.approx(0.25) and first.num_seeds == 3
     assert compare(ours, [rival])[0].difference == pytest.approx(0.025)
+
+
+def test_methods_are_compared_on_the_seeds_and_rounds_that_both_have() -> None:
+    values = np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6], [0.7, 0.8, 0.9]])
+    ours = Curve("ours", np.array([10, 20, 30]), values, (0, 1, 2))
+    rival = Curve("rival", np.array([10, 20]), values[[0, 2], :2], (0, 2))
+    (found,) = compare(ours, [rival])
+    assert found.difference == pytest.approx(0) and found.num_seeds == 2
+    assert compare(ours, [Curve("elsewhere", np.array([10]), values[:1, :1], (7,))]) == []

@@ -36,7 +36,9 @@ class _Masks:
     """Hooks on the layers that drop."""
 
     def __init__(self, model: nn.Module, samples: int, generator: torch.Generator) -> None:
-        own = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+        layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+        # Many models carry layers that are switched off.
+        own = {name: layer.p for name, layer in layers.items() if 0 < layer.p < 1}
         rates = own or getattr(model, "default_dropout", {})
         if not rates:
             raise ModelError(

@@ -134,5 +134,8 @@ FREE = {"name", "seeds", "methods", "rounds"}
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What differs between two settings, both values shown, apart from what may."""
+    plain = Experiment(name="", dataset="", model="", methods=()).to_json()
+    # A setting that came later had its default then.
+    old = {**plain, **old, "circumstances": {**plain["circumstances"], **old.get("circumstances", {})}}
     names = [f.name for f in fields(Experiment) if f.name not in FREE]
-    return [f"{n}: {old.get(n)} then, {new.get(n)} now" for n in names if old.get(n) != new.get(n)]
+    return [f"{n}: {old[n]} then, {new.get(n)} now" for n in names if old[n] != new.get(n)]

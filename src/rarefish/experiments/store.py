@@ -104,6 +104,8 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
             raise ArgumentError(
                 f"{folder} holds a run with other settings: {'; '.join(different)}. Choose another folder."
             )
+        for start in (folder / "starts").glob("*.pt") if different else ():
+            start.unlink()  # made under the other settings
     elif folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"{folder} is not empty and holds no run. Choose another folder.")
     for part in ("records", "states", "starts", "snapshots"):

@@ -36,6 +36,8 @@ def check_experiment(experiment: Experiment) -> None:
     for method in experiment.methods:
         find_acquisition(method.acquisition)
         _bind(f"method {method.name!r}", ACQUISITIONS[method.acquisition], method.settings, Situation, 1, None)
+        if experiment.circumstances.junk and "true" in (method.settings.get("labels"), method.acquisition[-4:]):
+            raise ArgumentError(f"Method {method.name!r} needs the true class of every image; junk has none.")
         if "layers" in method.settings:
             find_layers(model, method.settings["layers"])
 

@@ -47,9 +47,17 @@ class Contents:
 
 def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
     """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
+    kinds = {
+        json.dumps([settings.get(name) for name in ("dataset", "circumstances")]) for settings in map(_settings, runs)
+    }
+    if len(kinds) > 1:
+        raise ArgumentError(
+            f"These runs differ in data set or circumstances: {'; '.join(sorted(kinds))}. Report them apart."
+        )
     records: list[Record] = []
     snapshots: dict[str, Path] = {}
     rare: frozenset[int] = frozenset()
+    cells: set[str] = set()
     for run in runs:
         settings = _settings(run)
         rare |= frozenset(settings["rare"])
@@ -59,8 +67,9 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
             raise DataError(f"{run} holds no records. Give the folder of a run, as `rarefish experiment` made it.")
         for path in found:
             rows = read_records(path)
-            if not rows:
+            if not rows or path.name in cells:  # a cell that an earlier run has as well counts once
                 continue
+            cells.add(path.name)
             records += rows
             for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
                 snapshots[rows[0].method] = snapshot

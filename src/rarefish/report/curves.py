@@ -16,6 +16,12 @@ class Curve:
     labels_spent: np.ndarray
     values: np.ndarray
     """One row a seed, one column a round."""
+    seeds: tuple[int, ...] = ()
+    """Of the rows; counted from 0 where none are given."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds:
+            object.__setattr__(self, "seeds", tuple(range(len(self.values))))
 
     @property
     def mean(self) -> np.ndarray:
@@ -32,7 +38,13 @@ def curve(records: Sequence[Record], method: str, figure: str) -> Curve:
     own = sorted((r for r in records if r.method == method), key=lambda r: (r.seed, r.round))
     seeds = sorted({r.seed for r in own})
     values = np.array([[getattr(r, figure) for r in own if r.seed == seed] for seed in seeds])
-    return Curve(method, np.array([r.labels_spent for r in own if r.seed == seeds[0]]), values)
+    return Curve(method, np.array([r.labels_spent for r in own if r.seed == seeds[0]]), values, tuple(seeds))
+
+
+def of_seeds(drawn: Curve, seeds: Sequence[int]) -> Curve:
+    """The same of some seeds, in their order."""
+    rows = [drawn.seeds.index(seed) for seed in seeds]
+    return Curve(drawn.method, drawn.labels_spent, drawn.values[rows], tuple(seeds))
 
 
 SETTINGS = ("imbalance", "validation_size", "start", "restart")

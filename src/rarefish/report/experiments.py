@@ -23,9 +23,9 @@ MOST_CLASSES = 20
 
 def figures(contents: Contents) -> dict[str, Figure]:
     """Every chart of the report by name."""
-    ours, methods = curve(contents.records, contents.ours, "accuracy"), methods_of(contents.records)
+    methods, accuracy = methods_of(contents.records), contents.curves("accuracy")
     drawn = {
-        "accuracy": draw_lines(contents.curves("accuracy"), "Accuracy on the test set", methods, paper=contents.paper),
+        "accuracy": draw_lines(accuracy, "Accuracy on the test set", methods, paper=contents.paper),
         "rare_recall": draw_lines(contents.curves("rare_recall"), "Recall on the rare classes", methods),
         "rare_bought": draw_lines(_rare_share(contents), "Share of rare images among those bought", methods),
     }
@@ -38,7 +38,8 @@ def figures(contents: Contents) -> dict[str, Figure]:
         drawn["pseudo_accuracy"] = draw_lines(labels, "Pseudo-labels of the chosen that are right", methods, top=1.0)
     classes = [str(c) for c in range(len(contents.records[0].recall))]
     if len(classes) <= MOST_CLASSES:
-        drawn |= class_figures(contents.records, methods, classes, number=min(3, int(ours.labels_spent.shape[0])))
+        number = min(3, *(len(each.labels_spent) for each in accuracy))  # a run may be under way
+        drawn |= class_figures(contents.records, methods, classes, number)
     if contents.snapshots:
         drawn["tsne"] = draw_tsne({method: _places(path) for method, path in contents.snapshots.items()})
     return drawn
@@ -155,9 +156,14 @@ def _rare_share(contents: Contents) -> list[Curve]:
         own = [r for r in contents.records if r.method == drawn.method]
         seeds = sorted({r.seed for r in own})
         by_seed = [sorted((r for r in own if r.seed == seed), key=lambda r: r.round) for seed in seeds]
-        shares = [[sum(c in contents.rare for c in r.bought) / max(len(r.bought), 1) for r in rows] for rows in by_seed]
+        shares = [[_share_of(r, contents.rare) for r in rows] for rows in by_seed]
         curves.append(Curve(drawn.method, drawn.labels_spent, np.array(shares)))
     return curves
+
+
+def _share_of(record: Record, rare: frozenset[int]) -> float:
+    """Rare images among all that were asked for, also those that got no answer."""
+    return sum(c in rare for c in record.bought) / max(len(record.indices), len(record.bought), 1)
 
 
 def _picks(records: Sequence[Record], method: str, num_classes: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rarefish.report.curves import Curve, labels_to_reach_each
+from rarefish.report.curves import Curve, labels_to_reach_each, of_seeds
 
 NUM_RESAMPLES = 2000
 NUM_LEVELS = 50
@@ -35,11 +35,15 @@ def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
 
     The interval is a bootstrap over seeds, which both share. None where no level is reached by both after round 1.
     """
+    shared = [s for s in ours.seeds if s in rival.seeds]
+    if not shared:
+        return None
+    ours, rival = of_seeds(ours, shared), of_seeds(rival, shared)
     levels = _levels(ours, rival)
     if levels is None:
         return None
     rng = np.random.default_rng(seed)
-    num_seeds = min(len(ours.values), len(rival.values))
+    num_seeds = len(shared)
     draws = rng.integers(num_seeds, size=(NUM_RESAMPLES if num_seeds > 1 else 1, num_seeds))
     drawn = [_saved(_of(ours, rows), _of(rival, rows), levels) for rows in draws]
     low, high = np.nanpercentile(drawn, [2.5, 97.5]) if num_seeds >= FEWEST_SEEDS else (np.nan, np.nan)
@@ -76,12 +80,16 @@ class Comparison:
 
 
 def compare(ours: Curve, rivals: Sequence[Curve], num_rounds: int | None = None) -> list[Comparison]:
-    """Ours against each rival, on the mean over the first `num_rounds` rounds (all, if None)."""
+    """Ours against each rival, seed by seed, on the mean over the first `num_rounds` rounds both have (None: all)."""
     found = []
     for rival in rivals:
-        count = min(len(ours.values), len(rival.values))
-        difference = (ours.values[:count, :num_rounds] - rival.values[:count, :num_rounds]).mean(axis=1)
-        found.append((rival.method, float(difference.mean()), sign_flip_p(difference), count))
+        shared = [seed for seed in ours.seeds if seed in rival.seeds]
+        if not shared:
+            continue
+        mine, other = of_seeds(ours, shared).values, of_seeds(rival, shared).values
+        last = min(mine.shape[1], other.shape[1], num_rounds or mine.shape[1])
+        difference = (mine[:, :last] - other[:, :last]).mean(axis=1)
+        found.append((rival.method, float(difference.mean()), sign_flip_p(difference), len(shared)))
     corrected = holm([p for _, _, p, _ in found])
     return [Comparison(name, mean, p, q, n) for (name, mean, p, n), q in zip(found, corrected, strict=True)]
 
