@@ -17,6 +17,7 @@ from rarefish.posterior import Evidence, Posterior, best_temperature, class_weig
 from rarefish.reading import Reader
 from tests.cases import Plain, labeled
 
+CPU = torch.device("cpu")
 QUICK = Posterior(steps=60, batch_size=32)
 
 
@@ -78,6 +79,7 @@ def test_learns_the_posterior_under_the_pools_shares() -> None:
         torch.full((3,), 1 / 3),
         pool,
         seeded(),
+        CPU,
     )
     evidence.model.requires_grad_(False)  # as a model comes that was only meant to be asked
     before = copy.deepcopy(evidence.model.state_dict())
@@ -156,7 +158,7 @@ def test_neither_global_chance_nor_a_forbidden_gradient_nor_a_model_that_writes_
     def learn(seed: int) -> Tensor:
         torch.manual_seed(seed)
         state = torch.get_rng_state()
-        evidence = Evidence(model, images, labels, torch.full((3,), 1 / 3), pool, seeded())
+        evidence = Evidence(model, images, labels, torch.full((3,), 1 / 3), pool, seeded(), CPU)
         with torch.no_grad():
             found = QUICK(evidence).probabilities(pool)
         assert torch.equal(torch.get_rng_state(), state)

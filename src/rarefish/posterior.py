@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from rarefish.errors import ArgumentError, LabelError, list_some
 from rarefish.features import View, Watch
-from rarefish.layers import device_of, dtype_of, evaluating
+from rarefish.layers import check_logits, device_of, dtype_of, evaluating
 from rarefish.progress import track
 from rarefish.reading import Data, Reader, check_labels
 
@@ -44,6 +44,8 @@ class Evidence:
     sample: Float[Tensor, "U ..."]
     """Unlabeled images, drawn from the pool."""
     generator: torch.Generator = field(repr=False)
+    device: torch.device
+    """Where the copies learn."""
     progress: bool = False
 
 
@@ -73,7 +75,7 @@ class Posterior:
             raise ArgumentError(
                 f"A posterior cannot be learned from {len(evidence.labels)} labels. Use labels='density'."
             )
-        device = device_of(evidence.model)
+        device = evidence.device
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
@@ -97,7 +99,7 @@ class Posterior:
 
     def _teach(self, evidence: Evidence, held: Tensor) -> "Teacher":
         """A network that learned from all but the held labels, with the temperature that suits those."""
-        network = copy.deepcopy(evidence.model).train()
+        network = copy.deepcopy(evidence.model).to(evidence.device).train()
         if not any(parameter.requires_grad for parameter in network.parameters()):
             network.requires_grad_(True)
         kept = torch.ones(len(evidence.labels), dtype=torch.bool).index_fill_(0, held, False)
@@ -120,7 +122,7 @@ class Posterior:
         self, images: Tensor, labels: Tensor, weights: Tensor, evidence: Evidence
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Steps' worth of images drawn by weight, each batch shifted as a whole."""
-        device, dtype = device_of(evidence.model), dtype_of(evidence.model)
+        device, dtype = evidence.device, dtype_of(evidence.model)
         count, chance = self.steps * self.batch_size, evidence.generator
         rows = torch.multinomial(weights, count, replacement=True, generator=chance).to(images.device)
         most = torch.tensor([round(self.shift * size) for size in images.shape[2:]])
@@ -139,6 +141,7 @@ def gather(
     bought: Mapping[int, int],
     reader: Reader,
     generator: torch.Generator,
+    device: torch.device | str | None = None,
 ) -> Evidence:
     """The trusted images and a sample of the others, read into memory."""
     generator = torch.Generator().manual_seed(  # the caller's may live on a GPU
@@ -146,7 +149,7 @@ def gather(
     )
     first = reader.first_images(validation)
     with torch.no_grad(), evaluating(model):
-        num_classes = model(first.to(device_of(model), dtype_of(model))).shape[1]
+        num_classes = check_logits(model(first.to(device_of(model), dtype_of(model))), 1).shape[1]
     most = max(1, MEMORY // (first.numel() * 4))
     some = torch.randperm(len(validation), generator=generator)[:most].sort().values.tolist()
     trusted = list(reader.read(validation, some, title="reading validation", labels=True))
@@ -167,6 +170,7 @@ def gather(
         prior=labels.bincount(minlength=num_classes) / len(labels),
         sample=torch.cat([batch.images for batch in reader.read(pool, sample, title="reading some of the pool")]),
         generator=generator,
+        device=torch.device(device) if device is not None else device_of(model),
         progress=reader.progress,
     )
 

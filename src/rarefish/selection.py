@@ -1,6 +1,5 @@
 """Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
 
-import copy
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from rarefish.checks import check_pool, check_rule, settle_precision, warn_if_un
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.fisher import describing
 from rarefish.kernels import needs_scores, standardize
-from rarefish.layers import choose_layers, device_of, find_layers
+from rarefish.layers import choose_layers, find_layers
 from rarefish.matching import find_distinct
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pictures import draw_pairs
@@ -114,8 +113,7 @@ def select(
         warn_if_unstable(data, index, name, reader)
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     if rule.learn:
-        start = copy.deepcopy(model).to(device or device_of(model))
-        rule = rule.learned(gather(start, validation, pool, left, bought, reader, generator))
+        rule = rule.learned(gather(model, validation, pool, left, bought, reader, generator, device))
 
     with describing(model, names, reader, device, settle_precision(precision, rule)) as describe:
         known = predicted if failures is not None and not rule.needs_validation_labels else given

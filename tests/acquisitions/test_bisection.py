@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarefish.acquisitions.bisection import middle_of_shortest_path, sort_chains
+from rarefish.acquisitions.bisection import middle_of_shortest_path, open_chains, sort_chains
 from rarefish.errors import ArgumentError
 from tests.test_acquisitions import ANSWERS, POOL, choose, situation
 
@@ -51,12 +51,13 @@ def test_galaxy_asks_for_the_middle_of_the_shortest_path(state: list[int], reach
 
 def test_galaxy_chains_put_the_surest_of_the_class_last() -> None:
     p = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.55, 0.45]])
-    chains, place = sort_chains(p)
+    chains = sort_chains(p)
     assert chains[0].tolist() == [2, 3, 1, 0] and chains[1].tolist() == [0, 1, 3, 2]
-    assert place[0].tolist() == [3, 2, 0, 1]
+    assert chains.argsort(axis=1)[0].tolist() == [3, 2, 0, 1]
 
 
-def test_galaxy_asks_only_for_what_it_chooses_and_bisects() -> None:
+@pytest.mark.parametrize(("name", "title", "budget"), [("galaxy", "GALAXY", 9), ("direct", "DIRECT", 20)])
+def test_those_that_ask_within_a_round_ask_only_for_what_they_choose(name: str, title: str, budget: int) -> None:
     asked: list[int] = []
 
     def ask(indices: Sequence[int]) -> list[int | None]:
@@ -64,6 +65,18 @@ def test_galaxy_asks_only_for_what_it_chooses_and_bisects() -> None:
         return ANSWERS(indices)
 
     here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()), ask=ask)
-    assert choose("galaxy", here, 9).indices == asked
-    with pytest.raises(ArgumentError, match="GALAXY learns from every answer"):
-        choose("galaxy", replace(here, ask=None), 3)
+    assert choose(name, here, budget).indices == asked
+    with pytest.raises(ArgumentError, match=f"{title} learns from answers"):
+        choose(name, replace(here, ask=None), 3)
+
+
+def test_answers_are_noted_at_their_rank_in_every_chain() -> None:
+    here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()))
+    for surest_first in (False, True):
+        chains = open_chains(here, "a test", surest_first)
+        chains.buy([7])
+        label = int(POOL.tensors[1][chains.everything[7]])
+        for c in range(4):
+            rank = chains.order[c].tolist().index(7)
+            assert chains.place[c, 7] == rank and chains.state[c, rank] == (1 if c == label else -1)
+        assert (chains.state != 0).sum() == 4 * 4

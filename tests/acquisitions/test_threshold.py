@@ -1,16 +1,10 @@
 """DIRECT against walks along the order."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rarefish.acquisitions.threshold import accuracies, outward, shrink, uncertain_interval
-from rarefish.errors import ArgumentError
-from tests.test_acquisitions import ANSWERS, POOL, choose, situation
 
 
 @given(state=st.lists(st.sampled_from([0, 0, 1, -1]), min_size=1, max_size=20))
@@ -42,16 +36,3 @@ def test_narrows_down_on_the_threshold() -> None:
         state[ranks] = np.where(ranks < 300, 1, -1)
         low, high = shrink(state, low, high, left, rng)
     assert low <= 300 <= high and high - low < 60
-
-
-def test_asks_only_for_what_it_chooses() -> None:
-    asked: list[int] = []
-
-    def ask(indices: Sequence[int]) -> list[int | None]:
-        asked.extend(indices)
-        return ANSWERS(indices)
-
-    here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()), ask=ask)
-    assert choose("direct", here, 20).indices == asked
-    with pytest.raises(ArgumentError, match="DIRECT learns from answers"):
-        choose("direct", replace(here, ask=None), 3)

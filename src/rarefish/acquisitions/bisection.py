@@ -5,6 +5,9 @@ next image to ask for is the middle of the shortest path between two labeled ima
 other is not. Every answer counts at once, for all chains, so the oracle is asked inside the round.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -12,6 +15,7 @@ from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.situation import Choice, Situation
 from rarefish.errors import ArgumentError
+from rarefish.oracles import Oracle
 
 UNKNOWN, NO, YES = 0, -1, 1
 
@@ -23,42 +27,68 @@ def choose_galaxy(situation: Situation, budget: int, generator: torch.Generator)
     """
     if not situation.labeled:
         return choose_random(situation, budget, generator)
-    if situation.ask is None:
-        raise ArgumentError("GALAXY learns from every answer within a round; give the situation an oracle (ask=).")
-    everything = [*situation.labeled, *situation.unlabeled]
-    _, logits = last_features(situation, everything)
-    chains, place = sort_chains(logits.softmax(dim=1).double().cpu().numpy())
-    labels = list(situation.labels) or situation.ask(list(situation.labeled))
-    states = np.full(chains.shape, UNKNOWN)
-    for row, label in enumerate(labels):
-        mark(states, place, row, label)
-    num_classes, reach = len(chains), 1
-    free, rows = set(range(len(situation.labeled), len(everything))), []
+    chains = open_chains(situation, "GALAXY")
+    num_classes, reach = len(chains.order), 1
+    free, rows = set(range(len(situation.labeled), len(chains.everything))), []
     for turn in range(budget):
         c = turn % num_classes
-        rank = middle_of_shortest_path(states[c], reach)
+        rank = middle_of_shortest_path(chains.state[c], reach)
         if rank is None:
             reach += 1
-            rank = middle_of_shortest_path(states[c], reach)
-        row = int(chains[c, rank]) if rank is not None else _any(free, generator)
+            rank = middle_of_shortest_path(chains.state[c], reach)
+        row = int(chains.order[c, rank]) if rank is not None else _any(free, generator)
         rows.append(row)
         free.remove(row)
-        mark(states, place, row, situation.ask([everything[row]])[0])
-    return Choice([everything[row] for row in rows], passes=len(everything))
+        chains.buy([row])
+    return Choice([chains.everything[row] for row in rows], passes=len(chains.everything))
 
 
-def sort_chains(probability_NC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each class the rows by p_c less the largest p, the surest of the class last; and the rank of each row."""
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """All images, labeled ones first, in the order of each class, and what is known of each; answers are noted here."""
+
+    everything: list[int]
+    """Pool index of each row."""
+    ask: Oracle
+    labels: Sequence[int | None]
+    """Of the rows that were labeled before the round."""
+    order: np.ndarray
+    """(class, rank) -> row."""
+    place: np.ndarray
+    """(class, row) -> rank."""
+    state: np.ndarray
+    """(class, rank) -> UNKNOWN, NO or YES."""
+
+    def buy(self, rows: Sequence[int]) -> None:
+        """Asks for rows, and notes the answers in all chains."""
+        self.note(rows, self.ask([self.everything[row] for row in rows]))
+
+    def note(self, rows: Sequence[int], labels: Sequence[int | None]) -> None:
+        """A refusal is not of any class."""
+        for row, label in zip(rows, labels, strict=True):
+            for c in range(len(self.state)):
+                self.state[c, self.place[c, row]] = YES if c == label else NO
+
+
+def open_chains(situation: Situation, name: str, surest_first: bool = False) -> Chains:
+    """The chains of a situation; complains, under the method's name, where nobody can be asked."""
+    if situation.ask is None:
+        raise ArgumentError(f"{name} learns from answers within a round; give the situation an oracle (ask=).")
+    everything = [*situation.labeled, *situation.unlabeled]
+    _, logits = last_features(situation, everything)
+    order = sort_chains(logits.softmax(dim=1).double().cpu().numpy())
+    order = np.ascontiguousarray(order[:, ::-1]) if surest_first else order
+    labels = list(situation.labels) or situation.ask(list(situation.labeled))
+    state = np.full(order.shape, UNKNOWN)
+    chains = Chains(everything, situation.ask, labels, order, order.argsort(axis=1), state)
+    chains.note(range(len(labels)), labels)
+    return chains
+
+
+def sort_chains(probability_NC: np.ndarray) -> np.ndarray:
+    """For each class the rows by p_c less the largest p, the surest of the class last."""
     best = probability_NC.max(axis=1, keepdims=True)
-    ahead_CN = (probability_NC - best + 1e-8 * best).T
-    chains = ahead_CN.argsort(axis=1, kind="stable")
-    return chains, chains.argsort(axis=1)
-
-
-def mark(states: np.ndarray, place: np.ndarray, row: int, label: int | None) -> None:
-    """An answer, in all chains; a refusal is not of any class."""
-    for c in range(len(states)):
-        states[c, place[c, row]] = YES if c == label else NO
+    return (probability_NC - best + 1e-8 * best).T.argsort(axis=1, kind="stable")
 
 
 def middle_of_shortest_path(state_N: np.ndarray, reach: int) -> int | None:

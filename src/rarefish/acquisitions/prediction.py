@@ -7,10 +7,8 @@ from torch import Tensor
 from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.dropout import sampling
 from rarefish.acquisitions.situation import Choice, Situation, take_largest
+from rarefish.acquisitions.uncertainty import SMALLEST
 from rarefish.layers import device_of
-
-SMALLEST = 1e-12
-"""Under a logarithm."""
 
 
 @torch.no_grad()

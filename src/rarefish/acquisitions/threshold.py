@@ -10,11 +10,9 @@ import math
 import numpy as np
 import torch
 
-from rarefish.acquisitions.bisection import NO, UNKNOWN, YES, mark, sort_chains
+from rarefish.acquisitions.bisection import NO, UNKNOWN, YES, open_chains
 from rarefish.acquisitions.chance import choose_random
-from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.situation import Choice, Situation
-from rarefish.errors import ArgumentError
 
 
 def choose_direct(
@@ -26,28 +24,17 @@ def choose_direct(
     """
     if not situation.labeled:
         return choose_random(situation, budget, generator)
-    if situation.ask is None:
-        raise ArgumentError("DIRECT learns from answers within a round; give the situation an oracle (ask=).")
-    ask, everything = situation.ask, [*situation.labeled, *situation.unlabeled]
-    _, logits = last_features(situation, everything)
-    ascending, _ = sort_chains(logits.softmax(dim=1).double().cpu().numpy())
-    chains = np.ascontiguousarray(ascending[:, ::-1])
-    place, states = chains.argsort(axis=1), np.full(chains.shape, UNKNOWN)
-    labels = list(situation.labels) or ask(list(situation.labeled))
-    for row, label in enumerate(labels):
-        mark(states, place, row, label)
+    chains = open_chains(situation, "DIRECT", surest_first=True)
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     rows: list[int] = []
 
     def buy(c: int, ranks: np.ndarray) -> None:
-        new = [int(row) for row in chains[c, ranks]]
-        for row, answer in zip(new, ask([everything[row] for row in new]), strict=True):
-            mark(states, place, row, answer)
-        rows.extend(new)
+        rows.extend(new := chains.order[c, ranks].tolist())
+        chains.buy(new)
 
-    num_classes = len(chains)
+    states, num_classes = chains.state, len(chains.order)
     search = min(budget // num_classes // 2, most_per_class)
-    frequency = [sum(answer == c for answer in labels) for c in range(num_classes)]
+    frequency = [sum(answer == c for answer in chains.labels) for c in range(num_classes)]
     for c in sorted(range(num_classes), key=lambda c: -frequency[c]):
         low, high = uncertain_interval(states[c])
         left = search
@@ -59,7 +46,7 @@ def choose_direct(
     for turn, c in enumerate(rng.permutation(num_classes)):
         share = rest * (turn + 1) // num_classes - rest * turn // num_classes
         buy(int(c), outward(states[c], share))
-    return Choice([everything[row] for row in rows], passes=len(everything))
+    return Choice([chains.everything[row] for row in rows], passes=len(chains.everything))
 
 
 def accuracies(state_N: np.ndarray) -> np.ndarray:

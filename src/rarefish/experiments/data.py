@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +86,8 @@ def make_splits(experiment_key: tuple, device: str) -> Splits:
     if doubts.validation_imbalance > 1:
         trusted = trusted[step_imbalance(trusted.labels, rare, doubts.validation_imbalance, seed)]
     trusted = Arrays(trusted.images, mistaken(trusted.labels, doubts.validation_noise, num_classes, seed))
-    kept = long_tail(rest.labels, imbalance, seed) if doubts.long_tail else None
-    pool = rest[kept if kept is not None else step_imbalance(rest.labels, rare, imbalance, seed)]
+    tail = partial(long_tail, rest.labels) if doubts.long_tail else partial(step_imbalance, rest.labels, rare)
+    pool = rest[tail(imbalance, seed)]
     pool = pool.with_junk(doubts.junk, seed) if doubts.junk else pool
     parts = normalized([part.to_tensors(device) for part in (pool, trusted, test)])
     return Splits(*parts, num_classes=num_classes, rare=rare)
