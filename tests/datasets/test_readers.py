@@ -63,6 +63,22 @@ def test_svhn(tmp_path: Path) -> None:
         read_svhn(tmp_path / "none.mat")
 
 
+@pytest.mark.parametrize("compressed", [False, True])
+def test_svhn_cut_off_anywhere(tmp_path: Path, compressed: bool) -> None:
+    scipy_io = pytest.importorskip("scipy.io", reason="SciPy is not installed")
+    path, images = tmp_path / "cut.mat", np.arange(4 * 4 * 3 * 5, dtype=np.uint8).reshape(4, 4, 3, 5)
+    scipy_io.savemat(path, {"X": images, "y": np.arange(5)[:, None]}, do_compression=compressed)
+    raw, whole = path.read_bytes(), read_svhn(path)
+    for length in range(0, len(raw), 3):
+        path.write_bytes(raw[:length])
+        try:
+            read = read_svhn(path)
+        except DataError:
+            continue
+        # What is missing was only padding.
+        assert np.array_equal(read.images, whole.images) and np.array_equal(read.labels, whole.labels)
+
+
 def test_npz(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, images=PIXELS, labels=NUMBERS)
