@@ -156,3 +156,15 @@ def images(count: int, seed: int = 0) -> Tensor:
 def labeled(count: int, seed: int = 0) -> TensorDataset:
     generator = torch.Generator().manual_seed(seed + 1)
     return TensorDataset(images(count, seed), torch.randint(NUM_CLASSES, (count,), generator=generator))
+
+
+def blobs(shares: list[float], count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Points around three corners, one a class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.multinomial(torch.tensor(shares), count, replacement=True, generator=generator)
+    return 2.5 * torch.eye(3)[labels] + torch.randn(count, 3, generator=generator), labels
+
+
+def exact_posterior(points: Tensor) -> Tensor:
+    """p(y | x) of the blobs under equal shares."""
+    return (-0.5 * (points[:, None] - 2.5 * torch.eye(3)).square().sum(dim=2)).softmax(dim=1)

@@ -4,18 +4,16 @@ import copy
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from rarefish import describe, select
+from rarefish.calibration import estimate_prior
 from rarefish.errors import ArgumentError, LabelError
 from rarefish.features import View
-from rarefish.posterior import Evidence, Posterior, best_temperature, class_weights, estimate_prior, gather
+from rarefish.posterior import Evidence, Posterior, gather
 from rarefish.reading import Reader
-from tests.cases import Plain, labeled
+from tests.cases import Plain, blobs, exact_posterior, labeled
 
 CPU = torch.device("cpu")
 QUICK = Posterior(steps=60, batch_size=32)
@@ -23,49 +21,6 @@ QUICK = Posterior(steps=60, batch_size=32)
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
-
-
-def blobs(shares: list[float], count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Points around three corners, one a class."""
-    labels = torch.multinomial(torch.tensor(shares), count, replacement=True, generator=seeded(seed))
-    return 2.5 * functional.one_hot(labels, 3).float() + torch.randn(count, 3, generator=seeded(seed + 1)), labels
-
-
-def exact(points: Tensor) -> Tensor:
-    """p(y | x) of the blobs under equal shares."""
-    return (-0.5 * (points[:, None] - 2.5 * torch.eye(3)).square().sum(dim=2)).softmax(dim=1)
-
-
-@pytest.mark.parametrize("shares", [[1 / 3, 1 / 3, 1 / 3], [0.9, 0.08, 0.02], [0.495, 0.495, 0.01]])
-def test_the_pools_shares_are_found(shares: list[float]) -> None:
-    points, labels = blobs(shares, 20_000)
-    found = estimate_prior(exact(points), torch.full((3,), 1 / 3), floor=1e-3)
-    torch.testing.assert_close(found, labels.bincount(minlength=3) / 20_000, atol=0.01, rtol=0)
-    assert found.sum() == pytest.approx(1)
-
-
-def test_no_class_is_thought_rarer_than_the_floor() -> None:
-    points, _ = blobs([0.5, 0.5, 0.0], 2000)
-    assert estimate_prior(exact(points), torch.full((3,), 1 / 3), floor=0.03)[2] == pytest.approx(0.03, abs=0.003)
-
-
-@given(labels=st.lists(st.integers(0, 3), min_size=1, max_size=40))
-@settings(max_examples=50, deadline=None)
-def test_classes_are_drawn_as_often_as_in_the_validation_set(labels: list[int]) -> None:
-    prior = torch.tensor([0.4, 0.3, 0.2, 0.1])
-    weights = class_weights(torch.tensor(labels), prior)
-    for c in set(labels):
-        share = sum(float(w) for w, label in zip(weights, labels, strict=True) if label == c)
-        assert share == pytest.approx(float(prior[c]), rel=1e-5)
-
-
-def test_temperature_of_answers_that_are_too_sure() -> None:
-    points, labels = blobs([1 / 3, 1 / 3, 1 / 3], 5000)
-    honest = exact(points).clamp_min(1e-30).log()
-    equal = torch.ones(5000)
-    assert best_temperature(honest, labels, equal) == 1
-    assert best_temperature(4 * honest, labels, equal) == 4
-    assert best_temperature(honest / 2, labels, equal) == 0.5
 
 
 def test_learns_the_posterior_under_the_pools_shares() -> None:
@@ -87,7 +42,7 @@ def test_learns_the_posterior_under_the_pools_shares() -> None:
     found = learned.probabilities(pool)
     view = View(pool, torch.empty(0), ())
     assert torch.equal(learned(view, None, lambda _: view), found.argmax(dim=1))
-    best = exact(pool) * (truth.bincount(minlength=3) / 4000)
+    best = exact_posterior(pool) * (truth.bincount(minlength=3) / 4000)
     best = best / best.sum(dim=1, keepdim=True)
     assert (found - best).abs().mean() < 0.03
     is_rare, chosen = truth == 2, found[:, 2].topk(40).indices

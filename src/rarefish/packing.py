@@ -9,6 +9,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional
 
 from rarefish.layers import device_of
+from rarefish.replay import Repeated
 from rarefish.training import Present, Training, fit, show_as_is
 
 
@@ -84,7 +85,7 @@ def _data(jobs: Sequence[Job]) -> list[tuple[Tensor, Tensor]]:
 
 
 class _Step:
-    """One step of gradient descent with momentum for all models; on a GPU replayed as a CUDA graph."""
+    """One step of gradient descent with momentum for all models."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class _Step:
         self.images, self.labels, self.momentum = images, labels, training.momentum
         self.lr = next(iter(self.parameters.values())).new_zeros(())
         self.places = torch.tensor(places, device=images.device)[:, None]
-        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.steps: dict[int, Repeated] = {}
         skeleton = models[0]
 
         def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
@@ -114,14 +115,8 @@ class _Step:
         self.gradients = vmap(grad(loss), randomness="different")
 
     def __call__(self, rows: Tensor) -> None:
-        if rows.device.type != "cuda":
-            self._update(rows)
-            return
-        if rows.shape[1] not in self.graphs:
-            self.graphs[rows.shape[1]] = self._record(rows)
-        graph, own_rows = self.graphs[rows.shape[1]]
-        own_rows.copy_(rows)
-        graph.replay()
+        """The last batch of an epoch may be smaller: it is a step of its own."""
+        self.steps.setdefault(rows.shape[1], Repeated(self._update))(rows)
 
     def _update(self, rows: Tensor) -> None:
         self.skeleton.train()
@@ -131,24 +126,6 @@ class _Step:
         for name, parameter in self.parameters.items():
             self.velocity[name].mul_(self.momentum).add_(gradients[name])
             parameter.sub_(self.velocity[name] * self.lr)
-
-    def _record(self, rows: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """A graph of one update; what the warm-up changed is put back."""
-        own_rows = rows.clone()
-        state = {**self.parameters, **{f"v {n}": v for n, v in self.velocity.items()}, **self.buffers}
-        before = {name: value.clone() for name, value in state.items()}
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self._update(own_rows)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._update(own_rows)
-        for name, value in state.items():
-            value.copy_(before[name])
-        return graph, own_rows
 
     def give_back(self, models: list[nn.Module]) -> None:
         """Writes what was learned into the models, and leaves them in evaluation mode."""

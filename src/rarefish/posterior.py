@@ -15,15 +15,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rarefish.calibration import best_temperature, class_weights, estimate_prior
 from rarefish.errors import ArgumentError, LabelError, list_some
 from rarefish.features import View, Watch
 from rarefish.layers import check_logits, device_of, dtype_of, evaluating
 from rarefish.progress import track
 from rarefish.reading import Data, Reader, check_labels
+from rarefish.replay import Repeated
 
 FOLDS = 5
-TEMPERATURES = tuple(2 ** (step / 4) for step in range(-4, 9))
-EM_STEPS = 100
 SAMPLE = 10_000
 """Pool images from which its mix of classes is estimated."""
 MEMORY = 2_000_000_000
@@ -105,14 +105,18 @@ class Posterior:
         kept = torch.ones(len(evidence.labels), dtype=torch.bool).index_fill_(0, held, False)
         images, labels = evidence.images[kept], evidence.labels[kept].to(evidence.images.device)
         weights = class_weights(evidence.labels[kept], evidence.prior)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, fused=device_of(network).type == "cuda")
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, self.lr, total_steps=self.steps)
-        for shown, answers in self._batches(images, labels, weights, evidence):
-            loss = functional.cross_entropy(network(shown).float(), answers)
+        rate, on_gpu = torch.tensor(self.lr, device=evidence.device), evidence.device.type == "cuda"
+        optimizer = torch.optim.AdamW(network.parameters(), lr=rate, fused=on_gpu, capturable=on_gpu)
+
+        def learn(shown: Tensor, answers: Tensor, new_rate: Tensor) -> None:
+            rate.copy_(new_rate)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            functional.cross_entropy(network(shown).float(), answers).backward()
             optimizer.step()
-            schedule.step()
+
+        step, rates = Repeated(learn), (self.lr * one_cycle(self.steps)).to(evidence.device)
+        for new_rate, (shown, answers) in zip(rates, self._batches(images, labels, weights, evidence), strict=True):
+            step(shown, answers, new_rate)
         network.eval()
         answers = evidence.labels[held]
         logits = Teacher(network, 1.0).logits(evidence.images[held]).cpu()
@@ -208,35 +212,11 @@ class TrustedPosterior:
         return (_mean_log([teacher(images) for teacher in self.teachers]) + self.log_shift_C).softmax(dim=1)
 
 
-def class_weights(labels: Int[Tensor, " T"], prior: Float[Tensor, " C"]) -> Float[Tensor, " T"]:
-    """Chances to be drawn by which the classes come as often as in the validation set, whatever was bought."""
-    counts = labels.bincount(minlength=len(prior)).clamp_min(1)
-    weights = (prior.to(labels.device) / counts)[labels].double()
-    return weights if weights.sum() > 0 else torch.ones_like(weights)
-
-
-def estimate_prior(probability: Float[Tensor, "U C"], prior: Float[Tensor, " C"], floor: float) -> Float[Tensor, " C"]:
-    """The shares of the classes under which the images are most likely, given their posteriors under another prior.
-
-    Each step weighs the posteriors by the new prior over the old one and takes their mean (Saerens et al., 2002).
-    """
-    floor = min(floor, 0.1 / len(prior))  # of a thousand classes, most are rarer than one in a thousand
-    share = prior.clone()
-    for _ in range(EM_STEPS):
-        weighed = probability * (share / prior)
-        share = (weighed / weighed.sum(dim=1, keepdim=True)).mean(dim=0).clamp_min(floor)
-        share = share / share.sum()
-    return share
-
-
-def best_temperature(logits: Float[Tensor, "H C"], labels: Int[Tensor, " H"], weights: Float[Tensor, " H"]) -> float:
-    """Of a few temperatures the one under which the labels are most likely."""
-
-    def surprise(temperature: float) -> float:
-        each = functional.cross_entropy(logits / temperature, labels.to(logits.device), reduction="none")
-        return float((each * weights.to(each)).sum())
-
-    return min(TEMPERATURES, key=surprise)
+def one_cycle(steps: int) -> Float[Tensor, " steps"]:
+    """Shares of the learning rate: up in the first 30 % of the steps, then down to nothing, each half a cosine."""
+    done = (torch.arange(steps) + 0.5) / steps
+    phase = torch.where(done < 0.3, 1 - done / 0.3, (done - 0.3) / 0.7)
+    return (1 + torch.cos(torch.pi * phase)) / 2
 
 
 def _mean_log(log_p: list[Tensor]) -> Tensor:

@@ -10,6 +10,7 @@ from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.situation import Choice, Situation, take_largest
 from rarefish.layers import device_of
 from rarefish.models import draw_weights
+from rarefish.replay import Repeated
 from rarefish.training import read_images
 
 
@@ -96,25 +97,37 @@ def train_vaal(
         discriminator = nn.Sequential(nn.Linear(latent, 512), nn.ReLU(), wide, nn.ReLU(), last)
     for part in (encoder, decoder, discriminator):
         draw_weights(part, generator).to(labeled.device)
-    vae = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=settings.lr)
-    judge = torch.optim.Adam(discriminator.parameters(), lr=settings.lr)
-    noises = torch.Generator(labeled.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
-    for _ in range(settings.steps):
-        rows = [torch.randint(len(x), (settings.batch_size,), generator=generator) for x in (labeled, unlabeled)]
-        images = torch.cat([x[r.to(x.device)] for x, r in zip((labeled, unlabeled), rows, strict=True)])
-        is_labeled = torch.arange(len(images), device=images.device)[:, None] < settings.batch_size
+    vae, judge = (
+        torch.optim.Adam(
+            [parameter for part in parts for parameter in part.parameters()],
+            lr=settings.lr,
+            capturable=labeled.device.type == "cuda",
+        )
+        for parts in ((encoder, decoder), (discriminator,))
+    )
+    count = settings.batch_size
+    truth = (torch.arange(2 * count, device=labeled.device)[:, None] < count).to(labeled.dtype)
 
+    def play(from_labeled: Tensor, from_unlabeled: Tensor, noise: Tensor) -> None:
+        images = torch.cat([labeled[from_labeled], unlabeled[from_unlabeled]])
         mean, log_variance = encoder(images)
-        noise = torch.randn(mean.shape, generator=noises, device=mean.device)
         rebuilt = decoder(mean + noise * (log_variance / 2).exp())
         prior = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(dim=1).mean()
         rebuilding = functional.mse_loss(rebuilt, images, reduction="sum") / len(images)
         # The encoder wants both kinds to pass for labeled.
-        fooling = functional.binary_cross_entropy_with_logits(discriminator(mean), torch.ones_like(mean[:, :1]))
+        fooling = functional.binary_cross_entropy_with_logits(discriminator(mean), torch.ones_like(truth))
         _descend(vae, rebuilding + settings.beta * prior + settings.adversary * fooling)
-
-        truth = is_labeled.to(mean.dtype)
         _descend(judge, functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), truth))
+
+    step = Repeated(play)
+    noises = torch.Generator(labeled.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    rows = [
+        torch.randint(len(x), (settings.steps, count), generator=generator).to(labeled.device)
+        for x in (labeled, unlabeled)
+    ]
+    for from_labeled, from_unlabeled in zip(*rows, strict=True):
+        noise = torch.randn(2 * count, latent, generator=noises, device=labeled.device)
+        step(from_labeled, from_unlabeled, noise)
     return encoder, discriminator
 
 

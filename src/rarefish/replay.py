@@ -1,0 +1,60 @@
+"""A step taken many times: on a GPU it is recorded once and replayed, for a little network's kernels end before the
+next can be launched."""
+
+from collections.abc import Callable
+from warnings import warn
+
+import torch
+from torch import Tensor
+
+WARM_UP = 3
+"""Steps before the recording, in which libraries choose their kernels and optimizers make their state."""
+
+
+class Repeated:
+    """A step that reads tensors of always the same shapes and changes others in place; called as it is on a CPU.
+
+    All the chance in it must come from PyTorch's own generator; what changes from step to step must be a tensor.
+    """
+
+    def __init__(self, step: Callable[..., None]) -> None:
+        self.step = step
+        self.calls = 0
+        self.is_recordable = True
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, *inputs: Tensor) -> None:
+        self.calls += 1
+        if inputs[0].device.type != "cuda" or not self.is_recordable:
+            self.step(*inputs)
+        elif self.calls <= WARM_UP:
+            self._warm_up(inputs)
+        elif self.graph is None:
+            self._record(inputs)
+        else:
+            for own, value in zip(self.inputs, inputs, strict=True):
+                own.copy_(value)
+            self.graph.replay()
+
+    def _warm_up(self, inputs: tuple[Tensor, ...]) -> None:
+        side, usual = torch.cuda.Stream(inputs[0].device), torch.cuda.current_stream(inputs[0].device)
+        side.wait_stream(usual)
+        with torch.cuda.stream(side):
+            self.step(*inputs)
+        usual.wait_stream(side)
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> None:
+        """Recording takes no step by itself: the replay after it does."""
+        self.inputs = tuple(value.clone() for value in inputs)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self.step(*self.inputs)
+        except RuntimeError as error:  # a network may look at its own numbers, which no recording can
+            warn(f"This step cannot be recorded and is taken slowly: {error}", stacklevel=3)
+            self.is_recordable = False
+            self.step(*inputs)
+        else:
+            self.graph = graph
+            graph.replay()
