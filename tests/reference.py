@@ -63,9 +63,17 @@ def k_center_loop(similarity: Tensor, first: int, count: int) -> list[int]:
     return chosen
 
 
-def distinct_loop(similarity_KN: Tensor, index: list[int], budget: int) -> list[tuple[int, int]]:
-    """(index, center) by Algorithm 1: every center's best, then second best …, until enough are distinct."""
+def distinct_loop(
+    similarity_KN: Tensor, index: list[int], budget: int, chances: list[list[float]] | None = None
+) -> list[tuple[int, int]]:
+    """(index, center) by Algorithm 1: every center's best, then second best …, until enough are distinct.
+
+    With the chances that each image is of each center's class, these weigh the kernel, and what is hardly of the class
+    or unlike the center waits until all else is taken.
+    """
     similarity = similarity_KN.float()
+    if chances is not None:
+        return _weighed_loop(similarity.tolist(), index, budget, chances)
     ranked = [
         sorted(range(len(index)), key=lambda n: (-float(similarity[k, n]), index[n])) for k in range(len(similarity))
     ]
@@ -76,6 +84,23 @@ def distinct_loop(similarity_KN: Tensor, index: list[int], budget: int) -> list[
             if len(found) < budget:
                 found.setdefault(index[n], k)
     return list(found.items())
+
+
+def _weighed_loop(
+    similarity: list[list[float]], index: list[int], budget: int, chances: list[list[float]]
+) -> list[tuple[int, int]]:
+    def place(k: int, n: int) -> tuple[bool, float, int]:
+        doubtful = chances[k][n] < 0.02 or similarity[k][n] <= 0
+        return doubtful, -similarity[k][n] * (1 if doubtful else min(1, chances[k][n] / 0.2)), index[n]
+
+    ranked = [sorted(range(len(index)), key=lambda n: place(k, n)) for k in range(len(similarity))]
+    turns = []
+    for rank in range(len(index)):
+        turns += sorted((*place(k, ranked[k][rank]), k) for k in range(len(similarity)))
+    found: dict[int, int] = {}
+    for _, _, i, k in sorted(turns, key=lambda turn: turn[0]):
+        found.setdefault(i, k)
+    return list(found.items())[:budget]
 
 
 def scores_of_class(net: nn.Module, image: Tensor, label: int, layers: tuple[str, ...]) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,17 @@ def random_descriptors(count: int, widths: tuple[int, ...] = (3, 5), seed: int =
     features, scores = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
     zeros = torch.zeros(count, dtype=torch.long)
     layers = tuple(f"layer{j}" for j in range(len(widths)))
-    return Descriptors(torch.arange(count), features, scores, zeros, zeros.double(), zeros, layers, widths)
+    return Descriptors(
+        torch.arange(count),
+        features,
+        scores,
+        zeros,
+        zeros.double(),
+        zeros,
+        zeros[:, None][:, :0].double(),
+        layers,
+        widths,
+    )
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -41,28 +41,43 @@ def pool_with_copies(num: int, copies: int, seed: int) -> Descriptors:
     shards=st.integers(1, 4),
     extra_depth=st.integers(0, 5),
     seed=st.integers(0, 10_000),
+    is_weighed=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_batching_order_sharding_and_depth_give_algorithm_1(
-    num: int, copies: int, num_centers: int, batch: int, shards: int, extra_depth: int, seed: int, data: st.DataObject
+    num: int,
+    copies: int,
+    num_centers: int,
+    batch: int,
+    shards: int,
+    extra_depth: int,
+    seed: int,
+    is_weighed: bool,
+    data: st.DataObject,
 ) -> None:
     pool = pool_with_copies(num, copies, seed)
+    if is_weighed:
+        chances = torch.rand(len(pool), 3, generator=torch.Generator().manual_seed(seed)).pow(4)
+        pool = replace(pool, posterior=chances / chances.sum(dim=1, keepdim=True))
     budget = data.draw(st.integers(1, len(pool)))
     centers = standardize(random_descriptors(num_centers, seed=seed + 1))
+    classes = torch.arange(num_centers) % 3
     depth = min(budget + extra_depth, len(pool))
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed + 2))
     parts = [
-        merge((match(pool[rows], centers, "fisher", depth) for rows in shard.split(batch)), depth)
+        merge((match(pool[rows], centers, classes, "fisher", depth) for rows in shard.split(batch)), depth)
         for shard in order.chunk(shards)
     ]
     picks = distinct(merge(parts, depth), budget)
     full = similarity(centers, standardize(pool), "fisher")
-    expected = distinct_loop(full, pool.index.tolist(), budget)
+    chances = pool.posterior[:, classes].T.tolist() if is_weighed else None
+    expected = distinct_loop(full, pool.index.tolist(), budget, chances)
     assert list(zip(picks.index.tolist(), picks.center.tolist(), strict=True)) == expected
     row_of = {int(i): row for row, i in enumerate(pool.index)}
     rows = [row_of[i] for i in picks.index.tolist()]
-    torch.testing.assert_close(picks.similarity, full[picks.center, rows].float())
+    if not is_weighed:
+        torch.testing.assert_close(picks.similarity, full[picks.center, rows].float())
     assert torch.equal(picks.label, pool.label[rows])
 
 
@@ -106,7 +121,7 @@ def test_a_table_too_shallow_is_filled_again(monkeypatch: pytest.MonkeyPatch) ->
         passes.append(1)
         return iter([pool[:7], pool[7:]])
 
-    picks = find_distinct(read_pool, centers, "fisher", budget=4)
+    picks = find_distinct(read_pool, centers, torch.zeros(5).long(), "fisher", budget=4)
     assert isinstance(picks, Picks) and len(passes) == 3
     best = similarity(centers[:1], standardize(pool), "fisher")[0].topk(4).indices
     assert picks.index.tolist() == best.tolist()

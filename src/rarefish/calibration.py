@@ -1,12 +1,8 @@
-"""Probabilities that can be trusted: the mix of classes they were learned under, the mix they are used on, and how sure
-they are."""
+"""The mix of classes under which a posterior is learned, and the mix in which it is used."""
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 
-TEMPERATURES = tuple(2 ** (step / 4) for step in range(-4, 9))
 EM_STEPS = 100
 
 
@@ -14,7 +10,7 @@ def class_weights(labels: Int[Tensor, " T"], prior: Float[Tensor, " C"]) -> Floa
     """Chances to be drawn by which the classes come as often as in the validation set, whatever was bought."""
     counts = labels.bincount(minlength=len(prior)).clamp_min(1)
     weights = (prior.to(labels.device) / counts)[labels].double()
-    return weights if weights.sum() > 0 else torch.ones_like(weights)
+    return weights if weights.sum() > 0 else weights + 1
 
 
 def estimate_prior(probability: Float[Tensor, "U C"], prior: Float[Tensor, " C"], floor: float) -> Float[Tensor, " C"]:
@@ -29,13 +25,3 @@ def estimate_prior(probability: Float[Tensor, "U C"], prior: Float[Tensor, " C"]
         share = (weighed / weighed.sum(dim=1, keepdim=True)).mean(dim=0).clamp_min(floor)
         share = share / share.sum()
     return share
-
-
-def best_temperature(logits: Float[Tensor, "H C"], labels: Int[Tensor, " H"], weights: Float[Tensor, " H"]) -> float:
-    """Of a few temperatures the one under which the labels are most likely."""
-
-    def surprise(temperature: float) -> float:
-        each = functional.cross_entropy(logits / temperature, labels.to(logits.device), reduction="none")
-        return float((each * weights.to(each)).sum())
-
-    return min(TEMPERATURES, key=surprise)

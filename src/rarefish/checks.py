@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import index
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rarefish.errors import (
 )
 from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
-from rarefish.posterior import Posterior
+from rarefish.posterior import FEWEST, Posterior
 from rarefish.pseudo_labels import LabelRule, label_rule
 from rarefish.reading import Batch, Data, Reader, label_of
 
@@ -119,6 +120,9 @@ def check_rule(
     rule = label_rule(labels, seed=int(torch.randint(2**62, (), generator=generator, device=generator.device)))
     # Without scores nothing depends on a label: the model's own answer is shown for what it is.
     rule = rule if needs_scores(kernel) else label_rule("prediction")
+    if rule.learn and len(validation) < FEWEST:
+        note = f"{len(validation)} validation images are too few to learn a posterior from: labels='density' is used."
+        rule = replace(label_rule("density"), notes=(note,))
     if failures is not None and len(failures) != len(validation):
         raise ArgumentError(
             f"failures has {len(failures)} flags for {len(validation)} validation images. Give one each."

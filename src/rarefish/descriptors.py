@@ -34,6 +34,8 @@ class Descriptors:
     """How far the first class is ahead of the second, in logits."""
     label: Int[Tensor, " N"]
     """What the estimator said; the label whose loss gave the scores, where there are scores."""
+    posterior: Float[Tensor, "N C_or_0"]
+    """How likely each class is, where the estimator says so; else of width 0."""
     layers: tuple[str, ...]
     widths: tuple[int, ...]
     """Channels of each layer, in the order of `layers`; they add up to D."""

@@ -15,7 +15,7 @@ from rarefish.errors import ArgumentError
 from rarefish.features import View, Watch, pull_back, spatial_mean, watched
 from rarefish.layers import choose_layers, find_layers
 from rarefish.monte_carlo import MonteCarlo
-from rarefish.pseudo_labels import Estimator, given, label_rule, predicted
+from rarefish.pseudo_labels import Estimator, as_labels, given, label_rule, predicted
 from rarefish.reading import Batch, Data, Reader, check_labels
 
 Describe = Callable[..., Iterator[Descriptors]]
@@ -90,7 +90,7 @@ def describe_batches(
             features_ND = view.features_ND
             check_labels(batch, view.logits_NC.shape[1])
             check_finite(batch, logits=view.logits_NC, features=features_ND)
-            label_N = estimate(view, batch.labels, watch)
+            label_N, posterior_NC = as_labels(estimate(view, batch.labels, watch))
             scores_ND = scores(view, label_N) if with_scores else features_ND.new_empty(len(label_N), 0)
             check_finite(batch, scores=scores_ND)
         yield Descriptors(
@@ -100,6 +100,7 @@ def describe_batches(
             prediction=view.logits_NC.argmax(dim=1),
             margin=view.logits_NC.detach().float().topk(2, dim=1).values.diff(dim=1).neg().squeeze(1),
             label=label_N,
+            posterior=posterior_NC,
             layers=layers,
             widths=view.widths,
         )

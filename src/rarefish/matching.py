@@ -14,6 +14,10 @@ from torch import Tensor
 from rarefish.descriptors import Descriptors
 from rarefish.kernels import Standardized, similarity, standardize
 
+FULL, DOUBTFUL = 0.2, 0.02
+"""An image counts in full for a center whose class has at least the one chance; below the other it comes last."""
+LAST = 1e30
+"""Less than minus this: after all others."""
 TABLE_ENTRIES = 4_000_000
 """Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""
 
@@ -39,23 +43,41 @@ class Picks:
 
 
 def find_distinct(
-    read_pool: Callable[[], Iterable[Descriptors]], centers: Standardized, kernel: str, budget: int
+    read_pool: Callable[[], Iterable[Descriptors]],
+    centers: Standardized,
+    classes_K: Int[Tensor, " K"],
+    kernel: str,
+    budget: int,
 ) -> Picks:
     """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, another."""
     depth = sensible_depth(budget, len(centers))
     while True:
-        matches = merge((match(batch, centers, kernel, depth) for batch in read_pool()), depth)
+        matches = merge((match(batch, centers, classes_K, kernel, depth) for batch in read_pool()), depth)
         picks = distinct(matches, budget)
-        if len(picks.index) == budget:
+        if len(picks.index) == budget and (depth >= budget or picks.similarity.all()):
             return picks
         depth = min(2 * depth, budget)
 
 
-def match(batch: Descriptors, centers: Standardized, kernel: str, depth: int) -> Matches:
-    """The table for one batch alone."""
+def match(batch: Descriptors, centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int) -> Matches:
+    """The table for one batch alone; where there is a posterior, that of each center's class weighs the kernel."""
     similarity_KN = similarity(centers, standardize(batch), kernel)
+    if batch.posterior.shape[1]:
+        chance_KN = batch.posterior.T[classes_K.to(batch.posterior.device)]
+        similarity_KN = weigh(similarity_KN, chance_KN, largest=batch.features.shape[1] ** 2)
     key_KN = pack(similarity_KN, batch.index.to(similarity_KN.device))
     return _best(Matches(key_KN, batch.label.expand_as(key_KN)), depth)
+
+
+def weigh(similarity_KN: Float[Tensor, "K N"], chance_KN: Float[Tensor, "K N"], largest: int) -> Float[Tensor, "K N"]:
+    """The kernel, at most `largest`, times the chance of the center's class, which counts in full from a fifth on.
+
+    In proportion it would prefer the surest images, and they teach least. Images that are hardly of that class, or
+    unlike the center, come after all others, the most alike of them first.
+    """
+    is_plausible = (chance_KN >= DOUBTFUL) & (similarity_KN > 0)
+    weighed = similarity_KN * (chance_KN / FULL).clamp_max(1).to(similarity_KN)
+    return torch.where(is_plausible, weighed, (similarity_KN / largest - 3) * LAST)
 
 
 def merge(tables: Iterable[Matches], depth: int) -> Matches:
@@ -73,14 +95,11 @@ def distinct(matches: Matches, budget: int) -> Picks:
     matches = Matches(matches.key.cpu(), matches.label.cpu())
     # Rank by rank; within a rank the largest key first, which is the most alike. Stable: equal keys by center.
     key_RK, center_RK = matches.key.T.sort(dim=1, descending=True, stable=True)
-    index = unpack_index(key_RK).flatten()
-    first = first_occurrences(index)[:budget]
-    return Picks(
-        index=index[first],
-        similarity=unpack_similarity(key_RK).flatten()[first],
-        center=center_RK.flatten()[first],
-        label=matches.label.T.gather(1, center_RK).flatten()[first],
-    )
+    columns = (unpack_index(key_RK), unpack_similarity(key_RK), center_RK, matches.label.T.gather(1, center_RK))
+    index, similarity, center, label = (column.flatten() for column in columns)
+    in_turn = (similarity < -LAST).sort(stable=True).indices
+    first = in_turn[first_occurrences(index[in_turn])[:budget]]
+    return Picks(index[first], similarity.where(similarity >= -LAST, 0.0)[first], center[first], label[first])
 
 
 def sensible_depth(budget: int, num_centers: int) -> int:

@@ -1,112 +1,115 @@
 """A trusted posterior: how likely a pool image is to be of each class, learned for selection only.
 
-A copy of the model learns from the trusted labels: the validation set and what was bought so far. That gives p̂(y | x)
-under the validation set's mix of classes. In a biased pool a rare class is far rarer, and a few percent of errors on
-the common ones would drown it: the prior is corrected to the pool's by expectation maximization (Saerens et al., 2002).
-The copy is thrown away; the model itself never sees a validation label.
+Two candidates learn from the trusted labels, the validation set and what was bought so far: a copy of the model, whole,
+and a linear head on the model's features as they are. The one that is less surprised by labels held back is used. Its
+probabilities hold under the validation set's mix of classes. In a biased pool a rare class is far rarer, and a few
+percent of errors on the common ones would drown it: the prior is corrected to the pool's by expectation maximization
+(Saerens et al., 2002). The copy is thrown away; the model itself never sees a validation label.
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.calibration import best_temperature, class_weights, estimate_prior
-from rarefish.errors import ArgumentError, LabelError, list_some
+from rarefish.calibration import class_weights, estimate_prior
+from rarefish.errors import ArgumentError
+from rarefish.evidence import SAMPLE, Evidence, Seen
 from rarefish.features import View, Watch
-from rarefish.layers import check_logits, device_of, dtype_of, evaluating
+from rarefish.layers import device_of, dtype_of
 from rarefish.progress import track
-from rarefish.reading import Data, Reader, check_labels
 from rarefish.replay import Repeated
 
-FOLDS = 5
-SAMPLE = 10_000
-"""Pool images from which its mix of classes is estimated."""
-MEMORY = 2_000_000_000
-"""Bytes that the trusted images may take, and the sample too; of more, some are drawn."""
+FEWEST = 10
+"""Validation images from which something can be learned."""
+HELD = 10
+"""One label in so many is held back at first …"""
+HELD_STEPS = 0.75
+"""… for this share of the steps; then the candidates are compared, and the network learns from all labels."""
+RIDGE = 3.0
+"""Pull of the head's weights to 0: what so many labels weigh."""
 
+TEMPERATURES = (0.7, 1, 1.4, 2, 2.8, 4)
 
-@dataclass(frozen=True)
-class Evidence:
-    """What a posterior is learned from, all of it in memory."""
-
-    model: nn.Module
-    """Where learning starts; copied, never changed."""
-    images: Float[Tensor, "T ..."]
-    """Of the validation set, then of the pool images that were bought."""
-    labels: Int[Tensor, " T"]
-    prior: Float[Tensor, " C"]
-    """Shares of the classes in the validation set."""
-    sample: Float[Tensor, "U ..."]
-    """Unlabeled images, drawn from the pool."""
-    generator: torch.Generator = field(repr=False)
-    device: torch.device
-    """Where the copies learn."""
-    progress: bool = False
+Candidate = Callable[[Seen], Float[Tensor, "N C"]]
+"""Images and their features -> logits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
     """How the posterior is learned; the same for every data set."""
 
-    teachers: int = 2
-    """Networks that learn, each without another fifth of the labels, by which its temperature is found."""
-    steps: int = 400
+    epochs: float = 2.5
+    """Passes over the trusted labels, but …"""
+    steps: tuple[int, int] = (200, 800)
+    """… at least and at most so many steps; half of the least, if more would cost more than describing the pool."""
     batch_size: int = 64
-    lr: float = 3e-3
+    lr: float = 1e-2
     shift: float = 1 / 14
     """Images are shifted by up to this share of their size."""
     floor: float = 1e-3
     """No class is thought rarer than about this in the pool."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.teachers <= FOLDS or self.steps < 1 or self.batch_size < 1 or self.lr <= 0:
-            raise ArgumentError(
-                f"A posterior needs 1 to {FOLDS} teachers, steps, batch_size and lr above 0, not {self}."
-            )
+        if not 1 <= self.steps[0] <= self.steps[1] or self.batch_size < 1 or self.lr <= 0:
+            raise ArgumentError(f"A posterior needs steps (least, most), batch_size and lr above 0, not {self}.")
 
     def __call__(self, evidence: Evidence) -> "TrustedPosterior":
         """Learns from the evidence; chance in the network, such as dropout, comes from the evidence's generator too."""
-        if len(evidence.labels) < FOLDS:
-            raise ArgumentError(
-                f"A posterior cannot be learned from {len(evidence.labels)} labels. Use labels='density'."
-            )
         device = evidence.device
         with (
             torch.inference_mode(False),
             torch.enable_grad(),
+            torch.autocast(device.type, enabled=False),
+            torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, deterministic=True),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
             torch.manual_seed(int(torch.randint(2**62, (), generator=evidence.generator)))
-            return self._learn(evidence)
-
-    def _learn(self, evidence: Evidence) -> "TrustedPosterior":
-        drawn = torch.randperm(len(evidence.labels), generator=evidence.generator)
-        folds = [drawn[place::FOLDS] for place in range(self.teachers)]
-        teachers = tuple(self._teach(evidence, held) for held in folds)
-        log_p_UC = _mean_log([teacher(evidence.sample) for teacher in teachers])
+            answer, note = self._choose(evidence)
+        log_p_UC = answer(evidence.sample).log_softmax(dim=1)
         prior_C = evidence.prior.clamp_min(1e-6).to(log_p_UC)
-        return TrustedPosterior(teachers, (estimate_prior(log_p_UC.exp(), prior_C, self.floor) / prior_C).log())
+        log_shift_C = (estimate_prior(log_p_UC.exp(), prior_C, self.floor) / prior_C).log()
+        return TrustedPosterior(answer, log_shift_C, note)
+
+    def num_steps(self, num_trusted: int, num_pool: int) -> int:
+        least, most = self.steps
+        wanted = min(max(round(self.epochs * num_trusted / self.batch_size), least), most)
+        return min(wanted, max(num_pool // self.batch_size, least // 2, 1))
 
     def passes(self, num_trusted: int, num_pool: int) -> int:
-        """Of an image through a network, forward or backward: learning, temperatures, the pool and its sample."""
-        each = 2 * self.steps * self.batch_size + num_trusted // FOLDS + min(num_pool, SAMPLE) + num_pool
-        return self.teachers * each
+        """Of an image through a network, forward or backward, where the whole network is chosen."""
+        learning = num_trusted + num_trusted // HELD + 2 * self.num_steps(num_trusted, num_pool) * self.batch_size
+        return learning + 2 * min(num_pool, SAMPLE) + num_pool
 
-    def _teach(self, evidence: Evidence, held: Tensor) -> "Teacher":
-        """A network that learned from all but the held labels, with the temperature that suits those."""
+    def _choose(self, evidence: Evidence) -> tuple[Candidate, str]:
+        """The network, unless the head is clearly better on the labels held back; and how they compared."""
+        is_held = torch.zeros(len(evidence.labels), dtype=torch.bool)
+        is_held[torch.randperm(len(is_held), generator=evidence.generator)[::HELD]] = True
+        head = fit_head(evidence, ~is_held)
+        network, loss_H = self._teach(evidence, is_held)
+        head_loss_H = surprise(head, evidence, is_held)
+        weight_H = class_weights(evidence.labels[is_held], evidence.prior)
+        weight_H = weight_H / weight_H.sum()
+        behind_H = loss_H - head_loss_H
+        behind = (weight_H * behind_H).sum()
+        error = (weight_H * (behind_H - behind)).square().sum().sqrt()
+        whole, alone = (f"{float((weight_H * loss).sum()):.2f}" for loss in (loss_H, head_loss_H))
+        note = f"Loss on the labels held back: {whole} for a copy of the model, {alone} for a head on its features."
+        # A few held labels say little: two standard errors, or a network that diverged.
+        is_whole = bool(behind <= 2 * error)
+        return network if is_whole else fit_head(evidence, torch.ones_like(is_held)), note
+
+    def _teach(self, evidence: Evidence, is_held: Tensor) -> tuple[Candidate, Tensor]:
+        """A network that learned from all labels, and its surprise at the held ones before it saw them."""
         network = copy.deepcopy(evidence.model).to(evidence.device).train()
         if not any(parameter.requires_grad for parameter in network.parameters()):
             network.requires_grad_(True)
-        kept = torch.ones(len(evidence.labels), dtype=torch.bool).index_fill_(0, held, False)
-        images, labels = evidence.images[kept], evidence.labels[kept].to(evidence.images.device)
-        weights = class_weights(evidence.labels[kept], evidence.prior)
         rate, on_gpu = torch.tensor(self.lr, device=evidence.device), evidence.device.type == "cuda"
-        optimizer = torch.optim.AdamW(network.parameters(), lr=rate, fused=on_gpu, capturable=on_gpu)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=rate, fused=True, capturable=on_gpu)
 
         def learn(shown: Tensor, answers: Tensor, new_rate: Tensor) -> None:
             rate.copy_(new_rate)
@@ -114,102 +117,120 @@ class Posterior:
             functional.cross_entropy(network(shown).float(), answers).backward()
             optimizer.step()
 
-        step, rates = Repeated(learn), (self.lr * one_cycle(self.steps)).to(evidence.device)
-        for new_rate, (shown, answers) in zip(rates, self._batches(images, labels, weights, evidence), strict=True):
-            step(shown, answers, new_rate)
+        num_steps = self.num_steps(len(evidence.labels), evidence.pool_size)
+        step, rates = Repeated(learn), (self.lr * one_cycle(num_steps)).to(evidence.device)
+        answer, loss_H = Network(network), torch.empty(0)
+        turn = int(HELD_STEPS * num_steps)
+        for number, (shown, answers) in enumerate(self._batches(evidence, ~is_held, turn, num_steps - turn)):
+            if number == turn:
+                network.eval()
+                loss_H = surprise(answer, evidence, is_held)
+                network.train()
+            step(shown, answers, rates[number])
         network.eval()
-        answers = evidence.labels[held]
-        logits = Teacher(network, 1.0).logits(evidence.images[held]).cpu()
-        return Teacher(network, best_temperature(logits, answers, class_weights(answers, evidence.prior)))
+        return answer, loss_H
 
-    def _batches(
-        self, images: Tensor, labels: Tensor, weights: Tensor, evidence: Evidence
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Steps' worth of images drawn by weight, each batch shifted as a whole."""
-        device, dtype = evidence.device, dtype_of(evidence.model)
-        count, chance = self.steps * self.batch_size, evidence.generator
-        rows = torch.multinomial(weights, count, replacement=True, generator=chance).to(images.device)
+    def _batches(self, evidence: Evidence, is_kept: Tensor, before: int, after: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches, first some of kept images alone, then of all, classes as often as in the validation set; each is
+        shifted as a whole."""
+        images, chance = evidence.trusted.images, evidence.generator
+        labels = evidence.labels.to(images.device)
+        rows = torch.cat(
+            [
+                draw(evidence, among, count * self.batch_size)
+                for among, count in ((is_kept, before), (torch.ones_like(is_kept), after))
+                if count
+            ]
+        ).to(images.device)
         most = torch.tensor([round(self.shift * size) for size in images.shape[2:]])
-        shifts = ((2 * most + 1) * torch.rand(self.steps, len(most), generator=chance)).long() - most
+        shifts = ((2 * most + 1) * torch.rand(before + after, len(most), generator=chance)).long() - most
         drawn = zip(rows.split(self.batch_size), shifts.tolist(), strict=True)
-        for some, shift in track(drawn, total=self.steps, title="learning a posterior", shown=evidence.progress):
-            shown = images[some].to(device, dtype)
-            yield shown.roll(shift, (2, 3)) if shown.ndim == 4 else shown, labels[some].to(device)
-
-
-def gather(
-    model: nn.Module,
-    validation: Data,
-    pool: Data,
-    left: Sequence[int],
-    bought: Mapping[int, int],
-    reader: Reader,
-    generator: torch.Generator,
-    device: torch.device | str | None = None,
-) -> Evidence:
-    """The trusted images and a sample of the others, read into memory."""
-    generator = torch.Generator().manual_seed(  # the caller's may live on a GPU
-        int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    )
-    first = reader.first_images(validation)
-    with torch.no_grad(), evaluating(model):
-        num_classes = check_logits(model(first.to(device_of(model), dtype_of(model))), 1).shape[1]
-    most = max(1, MEMORY // (first.numel() * 4))
-    some = torch.randperm(len(validation), generator=generator)[:most].sort().values.tolist()
-    trusted = list(reader.read(validation, some, title="reading validation", labels=True))
-    for batch in trusted:
-        check_labels(batch, num_classes)
-    odd = sorted({label for label in bought.values() if not 0 <= label < num_classes})
-    if odd:
-        raise LabelError(f"bought has the labels {list_some(odd)}; the model's classes are 0 to {num_classes - 1}.")
-    labels = torch.cat([batch.labels for batch in trusted if batch.labels is not None]).cpu()
-    own = list(reader.read(pool, list(bought)[: max(0, most - len(labels))], title="reading what was bought"))
-    told = torch.tensor([bought[int(i)] for batch in own for i in batch.index], dtype=torch.long)
-    drawn = torch.randperm(len(left), generator=generator)[: min(SAMPLE, most)].sort().values.tolist()
-    sample = [left[row] for row in drawn]
-    return Evidence(
-        model=model,
-        images=torch.cat([batch.images for batch in [*trusted, *own]]),
-        labels=torch.cat([labels, told]),
-        prior=labels.bincount(minlength=num_classes) / len(labels),
-        sample=torch.cat([batch.images for batch in reader.read(pool, sample, title="reading some of the pool")]),
-        generator=generator,
-        device=torch.device(device) if device is not None else device_of(model),
-        progress=reader.progress,
-    )
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """A network and the temperature that makes its answers honest."""
-
-    network: nn.Module
-    temperature: float
-
-    def __call__(self, images: Tensor) -> Float[Tensor, "N C"]:
-        """Log-probabilities."""
-        return (self.logits(images) / self.temperature).log_softmax(dim=1)
-
-    @torch.no_grad()
-    def logits(self, images: Tensor, at_once: int = 1000) -> Tensor:
-        device, dtype = device_of(self.network), dtype_of(self.network)
-        return torch.cat([self.network(part.to(device, dtype, copy=True)).float() for part in images.split(at_once)])
+        for some, shift in track(drawn, total=before + after, title="learning a posterior", shown=evidence.progress):
+            shown = images[some].to(evidence.device, dtype_of(evidence.model))
+            yield shown.roll(shift, (2, 3)) if shown.ndim == 4 else shown, labels[some].to(evidence.device)
 
 
 @dataclass(frozen=True)
 class TrustedPosterior:
-    """The estimator: the most likely class under the pool's mix of classes."""
+    """The estimator: how likely each class is under the pool's mix of classes."""
 
-    teachers: tuple[Teacher, ...]
+    answer: Candidate
     log_shift_C: Tensor
     """How much rarer a class is in the pool than in the validation set, as a logarithm."""
+    note: str
 
-    def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-        return self.probabilities(view.images).argmax(dim=1)
+    def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Float[Tensor, "N C"]:
+        return (self.answer(Seen(view.images, view.features_ND)).log_softmax(dim=1) + self.log_shift_C).softmax(dim=1)
 
-    def probabilities(self, images: Tensor) -> Float[Tensor, "N C"]:
-        """p̂(y | x)."""
-        return (_mean_log([teacher(images) for teacher in self.teachers]) + self.log_shift_C).softmax(dim=1)
+
+@dataclass(frozen=True)
+class Network:
+    """The whole model, taught."""
+
+    network: nn.Module
+
+    @torch.no_grad()
+    def __call__(self, seen: Seen, at_once: int = 1000) -> Tensor:
+        device, dtype = device_of(self.network), dtype_of(self.network)
+        parts = seen.images.split(at_once)
+        return torch.cat([self.network(part.to(device, dtype, copy=True)).float() for part in parts])
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear layer on standardized features."""
+
+    mean_D: Tensor
+    deviation_D: Tensor
+    weight_DC: Tensor
+    bias_C: Tensor
+
+    def __call__(self, seen: Seen) -> Tensor:
+        return (seen.features.float() - self.mean_D) / self.deviation_D @ self.weight_DC + self.bias_C
+
+
+def fit_head(evidence: Evidence, among: Tensor) -> Head:
+    """Logistic regression with a little pull to 0, every class as heavy as in the validation set."""
+    features = evidence.trusted.features[among.to(evidence.trusted.features.device)].float()
+    labels, num_classes = evidence.labels[among], len(evidence.prior)
+    weight_N = class_weights(labels, evidence.prior).to(features)
+    head = Head(
+        features.mean(dim=0),
+        features.std(dim=0).clamp_min(1e-6),
+        features.new_zeros(features.shape[1], num_classes, requires_grad=True),
+        features.new_zeros(num_classes, requires_grad=True),
+    )
+    seen, answers = Seen(features, features), labels.to(features.device)
+    optimizer = torch.optim.LBFGS([head.weight_DC, head.bias_C], max_iter=30, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        each = functional.cross_entropy(head(seen), answers, reduction="none")
+        total = (each * weight_N).sum() / weight_N.sum() + RIDGE / len(labels) / 2 * head.weight_DC.square().sum()
+        total.backward()
+        return total
+
+    optimizer.step(loss)  # pyright: ignore[reportArgumentType]
+    return Head(head.mean_D, head.deviation_D, head.weight_DC.detach(), head.bias_C.detach())
+
+
+def surprise(answer: Candidate, evidence: Evidence, among: Tensor) -> Float[Tensor, " H"]:
+    """Cross-entropy of each of some trusted labels.
+
+    Of a few temperatures the best counts: a network is often too sure, which says nothing about its order.
+    """
+    images, features = evidence.trusted.images, evidence.trusted.features
+    logits = answer(Seen(images[among.to(images.device)], features[among.to(features.device)])).cpu().double()
+    labels = evidence.labels[among]
+    each = [functional.cross_entropy(logits / t, labels, reduction="none") for t in TEMPERATURES]
+    return min(each, key=lambda losses: float(losses.mean()))
+
+
+def draw(evidence: Evidence, among: Tensor, count: int) -> Int[Tensor, " count"]:
+    """Rows of trusted images, drawn so that the classes come as often as in the validation set."""
+    rows = among.nonzero().squeeze(1)
+    weights = class_weights(evidence.labels[rows], evidence.prior)
+    return rows[torch.multinomial(weights, count, replacement=True, generator=evidence.generator)]
 
 
 def one_cycle(steps: int) -> Float[Tensor, " steps"]:
@@ -217,8 +238,3 @@ def one_cycle(steps: int) -> Float[Tensor, " steps"]:
     done = (torch.arange(steps) + 0.5) / steps
     phase = torch.where(done < 0.3, 1 - done / 0.3, (done - 0.3) / 0.7)
     return (1 + torch.cos(torch.pi * phase)) / 2
-
-
-def _mean_log(log_p: list[Tensor]) -> Tensor:
-    """Logarithm of the mean of probabilities given as logarithms."""
-    return torch.stack(log_p).logsumexp(dim=0) - torch.tensor(float(len(log_p))).log().to(log_p[0])

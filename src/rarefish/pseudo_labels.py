@@ -8,17 +8,20 @@ opposite directions and the product kernel would choose the wrong images.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from rarefish.descriptors import Descriptors
 from rarefish.errors import ArgumentError, nearest
+from rarefish.evidence import Evidence
 from rarefish.features import View, Watch
 from rarefish.kernels import Standardized, similarity, standardize, standardize_layers
 from rarefish.monte_carlo import MonteCarlo
-from rarefish.posterior import Evidence, Posterior
+from rarefish.posterior import Posterior, TrustedPosterior
 
 Estimator = Callable[[View, Tensor | None, Watch], Tensor]
-"""(what a pass over a batch showed, the labels its data set gives, a way to look again) -> a label per image."""
+"""(what a pass over a batch showed, the labels its data set gives, a way to look again) -> a label per image or, in as
+many columns as there are classes, how likely each is."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +30,12 @@ class LabelRule:
 
     on_validation: Estimator
     on_pool: Callable[[Descriptors], Estimator]
-    learn: Callable[[Evidence], Estimator] | None = None
+    learn: Callable[[Evidence], TrustedPosterior] | None = None
     """Where `on_pool` is only known after learning from the trusted labels."""
     needs_validation_labels: bool = False
     needs_pool_labels: bool = False
+    notes: tuple[str, ...] = ()
+    """What was decided while learning, in words."""
     needs_float32: bool = False
     """Small distortions drown in bfloat16's rounding."""
 
@@ -38,7 +43,7 @@ class LabelRule:
         """The rule with what it learned."""
         assert self.learn is not None
         estimate = self.learn(evidence)
-        return replace(self, on_pool=lambda _: estimate, learn=None)
+        return replace(self, on_pool=lambda _: estimate, learn=None, notes=(estimate.note,))
 
 
 def label_rule(labels: "str | MonteCarlo | Posterior", seed: int = 0) -> LabelRule:
@@ -61,6 +66,13 @@ def given(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
 def predicted(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
     """The model's own answer (paper: S = ŷ)."""
     return view.logits_NC.argmax(dim=1)
+
+
+def as_labels(answer: Tensor) -> tuple[Tensor, Tensor]:
+    """An estimator's answer as a label per image and, where it gives them, the chances of all classes."""
+    if answer.ndim == 1:
+        return answer, torch.empty(len(answer), 0, device=answer.device)
+    return answer.argmax(dim=1), answer
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from rarefish.centers import k_center
 from rarefish.checks import check_pool, check_rule, settle_precision, warn_if_unstable
 from rarefish.descriptors import Descriptors, concatenate
+from rarefish.evidence import gather
 from rarefish.fisher import describing
 from rarefish.kernels import needs_scores, standardize
 from rarefish.layers import choose_layers, find_layers
 from rarefish.matching import find_distinct
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pictures import draw_pairs
-from rarefish.posterior import Posterior, gather
+from rarefish.posterior import Posterior
 from rarefish.pseudo_labels import given, predicted
 from rarefish.reading import Data, Reader, image_of
 from rarefish.records import write_whole
@@ -85,7 +86,7 @@ def select(
     budget: int,
     layers: Sequence[str] | None = None,
     kernel: str = "fisher",
-    labels: str | MonteCarlo | Posterior = "density",
+    labels: str | MonteCarlo | Posterior = "posterior",
     exclude: Iterable[int] | Tensor | None = (),
     bought: Mapping[int, int] | None = None,
     failures: Bool[Tensor, " M"] | Sequence[bool] | None = None,
@@ -99,7 +100,8 @@ def select(
 ) -> Selection:
     """The `budget` pool images that match best what the model gets wrong on the validation set.
 
-    `kernel`: fisher, sum, features. `labels`: posterior, density, prediction, trace, mutual_information, true.
+    `kernel`: fisher, sum, features. `labels`: posterior, density (the paper's), prediction, trace, mutual_information,
+    true.
     `bought`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
     `precision`: auto, float32, bfloat16. `failures`, one flag an image (True: wrong), stands in for validation labels;
     without those, `labels` must be prediction, trace or mutual_information. Without a generator the seed is 0.
@@ -112,10 +114,13 @@ def select(
     for data, index, name in ((pool, left, "pool"), (validation, range(len(validation)), "validation set")):
         warn_if_unstable(data, index, name, reader)
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
+    precision = settle_precision(precision, rule)
     if rule.learn:
-        rule = rule.learned(gather(model, validation, pool, left, bought, reader, generator, device))
+        rule = rule.learned(
+            gather(model, list(names), validation, pool, left, bought, reader, generator, device, precision)
+        )
 
-    with describing(model, names, reader, device, settle_precision(precision, rule)) as describe:
+    with describing(model, names, reader, device, precision) as describe:
         known = predicted if failures is not None and not rule.needs_validation_labels else given
         seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
         failed, notes = find_failures(seen, failures, budget)
@@ -127,7 +132,7 @@ def select(
 
         estimate = rule.on_pool(seen)
         read_pool = partial(describe, pool, left, estimate, title="describing the pool")
-        picks = find_distinct(read_pool, points[rows], kernel, budget)
+        picks = find_distinct(read_pool, points[rows], described.label[rows], kernel, budget)
 
     return Selection(
         indices=picks.index,
@@ -136,7 +141,7 @@ def select(
         pseudo_labels=picks.label,
         layers=tuple(names),
         num_failures=0 if notes else len(failed),
-        notes=(*notes, *note_flat(picks.similarity)),
+        notes=(*notes, *rule.notes, *note_flat(picks.similarity)),
         pool=pool,
         validation=validation,
     )

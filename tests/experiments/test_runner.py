@@ -85,7 +85,7 @@ def test_a_run_has_every_round_of_every_cell(whole: Path) -> None:
             if r.method != "varR E2":  # an ensemble's accuracy is the mean of its members
                 assert sum(row[i] for i, row in enumerate(r.confusion)) / 2000 == pytest.approx(r.accuracy)
     fisher = [r for rows in records.values() for r in rows if r.method == "fisher"]
-    assert all(r.kernel == "fisher" and r.labels == "density" and r.layers == "conv2" for r in fisher)
+    assert all(r.kernel == "fisher" and r.labels == "posterior" and r.layers == "conv2" for r in fisher)
     assert all(r.pseudo_accuracy is not None for r in fisher)
     snapshot = np.load(next((whole / "snapshots").glob("fisher*")))
     assert snapshot["features"].shape == (2000, 50) and len(snapshot["truth"]) == 2000

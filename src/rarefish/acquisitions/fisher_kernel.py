@@ -22,7 +22,7 @@ def choose_fisher(
     generator: torch.Generator,
     *,
     kernel: str = "fisher",
-    labels: str | MonteCarlo | Posterior = "density",
+    labels: str | MonteCarlo | Posterior = "posterior",
     layers: Sequence[str] | None = None,
 ) -> Choice:
     """`select()` with its defaults, or another kernel, label estimator or choice of layers."""
@@ -46,7 +46,7 @@ def choose_fisher(
     each = 1 + needs_scores(kernel) * (1 + sampled)
     passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)
     learner = Posterior() if labels == "posterior" else labels
-    if isinstance(learner, Posterior):
+    if isinstance(learner, Posterior) and needs_scores(kernel):
         num_trusted = len(situation.validation) + len(situation.labeled)
         passes += learner.passes(num_trusted, len(situation.unlabeled))
     return Choice(selection.indices.tolist(), passes, selection)

@@ -141,7 +141,7 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
     answers = torch.tensor([-1 if label is None else label for label in finished.answers])
     rare = torch.tensor(experiment.rare)
     kernel = {"features": "features", "fisher": "fisher", "fisher_true": "fisher"}.get(cell.method.acquisition, "")
-    estimator = {"fisher": "density", "fisher_true": "true"}.get(cell.method.acquisition, "")
+    estimator = {"fisher": "posterior", "fisher_true": "true"}.get(cell.method.acquisition, "")
     pseudo_accuracy = rare_precision = None
     if why is not None:
         pseudo_accuracy = float((why.pseudo_labels == answers).float().mean())
