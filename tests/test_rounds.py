@@ -12,7 +12,7 @@ from rarefish.errors import ArgumentError, DataError, LabelError
 from rarefish.oracles import known_labels, label_file, noisy, refusing
 from rarefish.packing import Job, fit_each
 from rarefish.rounds import Round, Task, advance, begin, run_rounds
-from rarefish.training import Training
+from rarefish.training import Training, evaluate
 from tests.cases import NUM_CLASSES, Plain, labeled
 
 POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
@@ -48,6 +48,14 @@ def test_labels_add_up_and_no_image_is_bought_twice(name: str) -> None:
     again = rounds(ACQUISITIONS[name])
     assert [each.score.accuracy for each in again] == [each.score.accuracy for each in run]
     assert [each.choice.indices for each in again] == [each.choice.indices for each in run]
+
+
+def test_the_validation_set_is_a_yardstick_only_while_nothing_learns_from_it() -> None:
+    for each in rounds():
+        assert each.validation is not None
+        score = evaluate(each.state.models[0], task().validation, NUM_CLASSES)
+        assert torch.equal(each.validation.prediction, score.prediction)
+    assert all(each.validation is None for each in rounds(learns_validation=True))
 
 
 def test_a_skeptics_model_learns_from_the_validation_set_as_well() -> None:

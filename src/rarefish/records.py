@@ -53,6 +53,8 @@ class Record:
     """Share of the chosen images whose pseudo-label was right."""
     rare_precision: float | None = None
     """Share of the images chosen for a failure of a rare class that are of a rare class."""
+    validation_recall: tuple[float, ...] = ()
+    """Of every class on the validation set, where the model does not learn from it."""
     confusion: tuple[tuple[int, ...], ...] = ()
     """Test images by true class (row) and answer (column)."""
 

@@ -12,7 +12,7 @@ from rarefish.acquisitions import Acquisition, Choice, Situation
 from rarefish.errors import ArgumentError
 from rarefish.oracles import Oracle
 from rarefish.packing import FitAll, Job, fit_each
-from rarefish.reading import Data, Reader
+from rarefish.reading import Data, Reader, label_of
 from rarefish.training import Score, Training, evaluate
 
 AT_ONCE = Reader(batch_size=10_000, progress=False)
@@ -67,6 +67,8 @@ class Round:
     select_s: float
     train_s: float
     state: State
+    validation: Score | None = None
+    """The same on the validation set, where that has labels and is not learned from."""
     best_accuracy: float | None = None
     """Over all epochs, on the test set, where the task peeks."""
 
@@ -110,7 +112,16 @@ def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fi
     )
     train_s = (time.perf_counter() - began) / len(tasks)
     return [
-        Round(choice, answers, mean_score(task, state), select_s, train_s, state, max(seen, default=None))
+        Round(
+            choice,
+            answers,
+            mean_score(task, state, task.test),
+            select_s,
+            train_s,
+            state,
+            mean_score(task, state, task.validation) if is_yardstick(task) else None,
+            max(seen, default=None),
+        )
         for task, choice, (answers, state), select_s, seen in zip(tasks, choices, bought, seconds, peeks, strict=True)
     ]
 
@@ -172,9 +183,14 @@ def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
     ]
 
 
-def mean_score(task: Task, state: State) -> Score:
+def is_yardstick(task: Task) -> bool:
+    """Whether the validation set can tell how well the model does."""
+    return not task.learns_validation and label_of(task.validation[0]) is not None
+
+
+def mean_score(task: Task, state: State, data: Data) -> Score:
     """The mean over members; the predictions are the first one's."""
-    scores = [evaluate(model, task.test, task.num_classes) for model in state.models]
+    scores = [evaluate(model, data, task.num_classes) for model in state.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
 

@@ -20,6 +20,8 @@ def rounds(method: str, seed: int, levels: tuple[float, ...]) -> list[Record]:
             recall=(1.0, 1.0, level, level),
             confusion=confusion,
             imbalance=100,
+            validation_size=400,
+            validation_recall=(1.0, 1.0, level, level) if "fisher" in method else (),
             start="pretrained",
             rare_precision=level if "fisher" in method else None,
             pseudo_accuracy=level if "fisher" in method else None,

@@ -30,8 +30,9 @@ def test_every_format_and_a_page_that_needs_no_network(run: Path, tmp_path: Path
         r.accuracy for r in contents.records
     ]
     with open_page((tmp_path / "out" / "report.html").as_uri()) as (tab, asked, complaints):
-        assert tab.locator("svg").count() == 9 and tab.locator("tr.ours").count() == 3
+        assert tab.locator("svg").count() == 9 and tab.locator("tr.ours").count() == 4
         assert "varR K128" in tab.inner_text("body") and "Labels saved by fisher density L80" in tab.inner_text("body")
+        assert "When to stop" in tab.inner_text("body")
         for width in (360, 1200):
             tab.set_viewport_size({"width": width, "height": 800})
             assert tab.evaluate("document.documentElement.scrollWidth") <= width

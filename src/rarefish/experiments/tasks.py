@@ -170,6 +170,7 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
         best_accuracy=finished.best_accuracy,
         pseudo_accuracy=pseudo_accuracy,
         rare_precision=rare_precision,
+        validation_recall=tuple(finished.validation.recall.tolist()) if finished.validation else (),
         confusion=tuple(tuple(row) for row in confusion.tolist()),
     )
 

@@ -14,7 +14,9 @@ from rarefish.records import COLUMNS, Record, replace_whole, to_csv, write_whole
 from rarefish.report.charts import draw_heatmaps, draw_lines, draw_tsne, to_svg
 from rarefish.report.contents import Contents
 from rarefish.report.curves import Curve, curve, methods_of
+from rarefish.report.outlook import Forecast, forecast
 from rarefish.report.statistics import Comparison, Saving, compare, saving
+from rarefish.stopping import STEP
 
 FORMATS = ("html", "png", "pdf", "csv", "parquet")
 MOST_CLASSES = 20
@@ -40,6 +42,10 @@ def figures(contents: Contents) -> dict[str, Figure]:
     if len(classes) <= MOST_CLASSES:
         number = min(3, *(len(each.labels_spent) for each in accuracy))  # a run may be under way
         drawn |= class_figures(contents.records, methods, classes, number)
+    own = forecast(contents.records, contents.ours)
+    if own and own.curves:
+        title = f"{contents.ours}: gain of the next {STEP} labels on the failing classes"
+        drawn["outlook"] = draw_lines(own.curves, title, [c.method for c in own.curves])
     if contents.snapshots:
         drawn["tsne"] = draw_tsne({method: _places(path) for method, path in contents.snapshots.items()})
     return drawn
@@ -79,6 +85,12 @@ def comparisons(contents: Contents, num_rounds: int | None = None) -> list[Compa
     """Our accuracy against each other method's, seed by seed."""
     ours = curve(contents.records, contents.ours, "accuracy")
     return compare(ours, [rival for rival in contents.curves("accuracy") if rival.method != contents.ours], num_rounds)
+
+
+def forecasts(contents: Contents) -> list[Forecast]:
+    """What the next labels would bring, method by method."""
+    found = [forecast(contents.records, method) for method in methods_of(contents.records)]
+    return [one for one in found if one]
 
 
 def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> list[Path]:
@@ -132,6 +144,7 @@ def page(contents: Contents, drawn: dict[str, Figure]) -> str:
         savings=savings(contents),
         comparisons=comparisons(contents),
         early=comparisons(contents, 5),
+        forecasts=forecasts(contents),
         costs=[_cost(contents.records, method) for method in methods_of(contents.records)],
     )
 
