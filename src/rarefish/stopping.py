@@ -45,27 +45,34 @@ def expect_gain(labels_spent: Sequence[int], recall: Sequence[float], num_images
     if len(recall) < FEWEST_ROUNDS or num_images < 1:
         return None
     spent, points = np.array(labels_spent, dtype=float), np.array(recall, dtype=float)
-    chance = np.random.default_rng(0)
-    drawn = chance.binomial(num_images, points.clip(0, 1), size=(DRAWS, len(points))) / num_images
-    low, high = np.quantile([rise(spent, each) for each in drawn], [0.05, 0.95])
-    return Outlook(float(rise(spent, points)), float(low), float(high))
+    found, scatter = rise(spent, points)
+    # Two kinds of chance: which images are in the validation set, and how one training turned out.
+    deviation = np.sqrt(points * (1 - points) / num_images + scatter)
+    drawn = np.random.default_rng(0).normal(points, deviation, size=(DRAWS, len(points))).clip(0, 1)
+    low, high = np.quantile([rise(spent, each)[0] for each in drawn], [0.05, 0.95])
+    return Outlook(found, min(float(low), found), max(float(high), found))
 
 
-def rise(spent: np.ndarray, points: np.ndarray) -> float:
-    """Of the best curve A - B exp(-n / τ) over the next labels; never a fall, and never over 1."""
+def rise(spent: np.ndarray, points: np.ndarray) -> tuple[float, float]:
+    """Of the best curve A - B exp(-n / τ) over the next labels, never a fall and never over 1; and the mean square of
+    its errors. Each round counts twice as much as the one before: many curves rise slowly, then fast, then level off.
+    """
+    weight = np.exp2(np.arange(len(points)))
+    weight /= weight.sum()
     best, found = np.inf, 0.0
     for scale in SCALES:
         decay = np.exp(-(spent - spent[0]) / scale)
-        slope = min(0.0, _slope(decay, points))  # B >= 0: more labels do not make it worse
-        level = points.mean() - slope * decay.mean()
-        error = float(np.square(points - level - slope * decay).sum())
-        if error < best:
+        slope = min(0.0, _slope(decay, points, weight))  # B >= 0: more labels do not make it worse
+        error = points - slope * decay
+        scatter = float((weight * np.square(error - (weight * error).sum())).sum())
+        if scatter < best:
             now, then = (np.exp(-(n - spent[0]) / scale) for n in (spent[-1], spent[-1] + STEP))
-            best, found = error, max(0.0, min(slope * (then - now), 1 - points[-1]))
-    return found
+            best, found = scatter, max(0.0, min(float(slope * (then - now)), float(1 - points[-1])))
+    return found, best
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
+def _slope(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
     """Of the straight line through the points."""
-    spread = float(np.square(x - x.mean()).sum())
-    return float(((x - x.mean()) * (y - y.mean())).sum()) / spread if spread > 0 else 0.0
+    from_mean = x - (weight * x).sum()
+    spread = float((weight * np.square(from_mean)).sum())
+    return float((weight * from_mean * y).sum()) / spread if spread > 0 else 0.0

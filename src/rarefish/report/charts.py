@@ -93,7 +93,7 @@ def draw_lines(
             title + (" (dashed: the paper, best epoch)" if len(paper) else ""), loc="left", fontweight="bold"
         )
         axes.set_xlabel("labels bought")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_ylim(top=top)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
         return figure
@@ -170,7 +170,8 @@ def to_svg(figure: Figure) -> str:
 
 
 def _draw_curve(axes: Axes, drawn: Curve, color: str, marker: str) -> None:
-    low, high = np.clip([drawn.mean - drawn.std, drawn.mean + drawn.std], 0, 1)  # shares, all of them
+    least = 0 if drawn.values.min() >= 0 else -1  # shares, or differences of shares
+    low, high = np.clip([drawn.mean - drawn.std, drawn.mean + drawn.std], least, 1)
     axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)
     axes.plot(drawn.labels_spent, drawn.mean, color=color, marker=marker, markersize=5, linewidth=2, label=drawn.method)
 
