@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.nn import functional
 
 from rarefish.calibration import class_weights, estimate_prior
@@ -65,7 +66,7 @@ class Posterior:
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
-            torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, deterministic=True),
+            cudnn.flags(enabled=cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
             torch.manual_seed(int(torch.randint(2**62, (), generator=evidence.generator)))
