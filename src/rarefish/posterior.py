@@ -1,10 +1,10 @@
 """A trusted posterior: how likely a pool image is to be of each class, learned for selection only.
 
 Two candidates learn from the trusted labels, the validation set and what was bought so far: a copy of the model, whole,
-and a linear head on the model's features as they are. The one that is less surprised by labels held back is used. Its
-probabilities hold under the validation set's mix of classes. In a biased pool a rare class is far rarer, and a few
-percent of errors on the common ones would drown it: the prior is corrected to the pool's by expectation maximization
-(Saerens et al., 2002). The copy is thrown away; the model itself never sees a validation label.
+and a linear head on the model's features as they are. The copy is used unless the head is clearly less surprised by
+labels held back. Its probabilities hold under the validation set's mix of classes. In a biased pool a rare class is
+far rarer, and a few percent of errors on the common ones would drown it: the prior is corrected to the pool's by
+expectation maximization (Saerens et al., 2002). The copy is thrown away; the model never sees a validation label.
 """
 
 import copy
