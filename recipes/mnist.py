@@ -71,6 +71,12 @@ def posterior() -> Experiment:
     return replace(imbalanced(), name="mnist posterior", methods=methods, validation_sizes=sizes, snapshot_rounds=())
 
 
+def balanced_posterior() -> Experiment:
+    """The trusted posterior where nothing is rare; the others are in `balanced`."""
+    methods = (fisher("fisher posterior L80", L80, "posterior"),)
+    return replace(balanced(), name="mnist 1x, posterior", methods=methods)
+
+
 RIVALS = (
     Method(name="balanced entropy", acquisition="balanced_entropy"),
     Method(name="tail first", acquisition="tail_first"),
