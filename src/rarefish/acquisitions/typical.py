@@ -19,9 +19,9 @@ def choose_typical(situation: Situation, budget: int, generator: torch.Generator
     """
     everything = [*situation.labeled, *situation.unlabeled]
     features_NF, _ = last_features(situation, everything)
-    features_NF = torch.nn.functional.normalize(features_NF, dim=1).cpu()
+    features_NF = torch.nn.functional.normalize(features_NF, dim=1)
     num_labeled = len(situation.labeled)
-    cluster_N = k_means(features_NF, min(num_labeled + budget, MOST_CLUSTERS, len(everything)), generator)
+    cluster_N = k_means(features_NF, min(num_labeled + budget, MOST_CLUSTERS, len(everything)), generator).cpu()
     order = rank_clusters(cluster_N, num_labeled)
     free = {c: (cluster_N[num_labeled:] == c).nonzero().squeeze(1).add(num_labeled).tolist() for c in order}
     rows: list[int] = []
@@ -52,21 +52,26 @@ def typicality(points: Float[Tensor, "N F"]) -> Float[Tensor, " N"]:
     """One over the mean distance to the nearest neighbours: 20 of them, or half of the points where they are fewer."""
     count = max(1, min(NUM_NEIGHBOURS, len(points) // 2))
     if len(points) == 1:
-        return torch.ones(1)
+        return torch.ones(1, device=points.device)
     nearest = torch.cdist(points, points).topk(count + 1, dim=1, largest=False).values[:, 1:]
     return 1 / (nearest.mean(dim=1) + 1e-5)
 
 
 def k_means(points: Float[Tensor, "N F"], count: int, generator: torch.Generator) -> Int[Tensor, " N"]:
-    """The cluster of each point: Lloyd's steps from centers drawn by k-means++; an empty cluster keeps its center."""
-    rows = [int(torch.randint(len(points), (), generator=generator))]
-    distance_N = (points - points[rows[0]]).square().sum(dim=1)
-    for _ in range(count - 1):
-        has_any = bool(distance_N.sum() > 0)
-        chances = distance_N if has_any else torch.ones_like(distance_N)
-        rows.append(int(torch.multinomial(chances, 1, generator=generator)))
-        distance_N = torch.minimum(distance_N, (points - points[rows[-1]]).square().sum(dim=1))
-    centers, cluster_N = points[rows], torch.zeros(len(points), dtype=torch.long)
+    """The cluster of each point: Lloyd's steps from centers drawn by k-means++; an empty cluster keeps its center.
+
+    No step waits for the points' device: a draw is a place in the running sum of the squared distances.
+    """
+    draws = torch.rand(count, dtype=torch.float64, generator=generator).to(points.device)
+    distance_N, rows = torch.ones_like(points[:, 0]), []
+    for number in range(count):
+        # Where all points are centers already, every distance is 0, and so is every place: the last point, again.
+        sums_N = distance_N.double().cumsum(dim=0)
+        row = torch.searchsorted(sums_N, draws[number] * sums_N[-1:], right=True).clamp_max(len(points) - 1)
+        rows.append(row)
+        apart_N = (points - points[row]).square().sum(dim=1).index_fill(0, row, 0.0)
+        distance_N = torch.minimum(distance_N, apart_N) if number else apart_N
+    centers, cluster_N = points[torch.cat(rows)], torch.zeros(len(points), dtype=torch.long, device=points.device)
     for _ in range(KMEANS_STEPS):
         nearest_N = torch.cdist(points, centers).argmin(dim=1)
         if torch.equal(nearest_N, cluster_N):
