@@ -1,6 +1,7 @@
 """A repeated step: the same as the step alone, replayed or not."""
 
 import copy
+import gc
 import warnings
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.replay import WARM_UP, Repeated
+from rarefish.replay import WARM_UP, Repeated, no_collecting
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
@@ -58,3 +59,13 @@ def test_a_step_that_looks_at_its_numbers_is_taken_slowly() -> None:
             repeated(torch.tensor(float(turn), device="cuda"))
     assert float(total) == sum(range(10))
     assert "cannot be recorded" in str(said[0].message)
+
+
+def test_nothing_is_collected_while_recording() -> None:
+    assert gc.isenabled()
+    with no_collecting():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="badly"), no_collecting():
+        raise ValueError("badly recorded")
+    assert gc.isenabled()

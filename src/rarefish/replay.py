@@ -1,7 +1,9 @@
 """A step taken many times: on a GPU it is recorded once and replayed, for a little network's kernels end before the
 next can be launched."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from warnings import warn
 
 import torch
@@ -49,7 +51,7 @@ class Repeated:
         self.inputs = tuple(value.clone() for value in inputs)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with no_collecting(), torch.cuda.graph(graph):
                 self.step(*self.inputs)
         except RuntimeError as error:  # a network may look at its own numbers, which no recording can
             warn(f"This step cannot be recorded and is taken slowly: {error}", stacklevel=3)
@@ -58,3 +60,16 @@ class Repeated:
         else:
             self.graph = graph
             graph.replay()
+
+
+@contextmanager
+def no_collecting() -> Iterator[None]:
+    """A recording that an earlier `Repeated` left behind must not be freed in the middle of this one."""
+    was_on = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
