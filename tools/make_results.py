@@ -3,9 +3,10 @@
     python tools/make_results.py mnist runs/imbalanced runs/balanced …   writes docs/results/mnist.csv and its tables
     python tools/make_results.py                                         makes the tables of all pages anew
 
-In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round, and
-`<!-- saved: FILE.csv; ours=METHOD; COLUMN=VALUE; … -->` one of the labels that METHOD saves. `figure=best_accuracy`
-asks for another column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
+In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round; `saved`
+in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
+over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another column
+than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
 """
 
 import csv
@@ -18,11 +19,12 @@ from typing import Any
 from rarefish.records import COLUMNS, Record, read_records, to_csv, write_whole
 from rarefish.report.contents import read_paper
 from rarefish.report.curves import complete, curve, methods_of
-from rarefish.report.statistics import saving
+from rarefish.report.statistics import compare, saving
 
 FOLDER = Path(__file__).parent.parent / "docs" / "results"
 PAPER = FOLDER / "paper_curves.csv"
 ROUNDS = (1, 2, 3, 4, 5, 7, 10)
+CELL = ("method", "validation_size", "imbalance", "start", "restart", "seed", "round")
 NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(
     ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
 )
@@ -46,29 +48,40 @@ def read_table(path: Path) -> list[Record]:
     return [Record(recall=(), bought=(), **row) for row in made]
 
 
+def join(tables: Iterable[list[Record]]) -> list[Record]:
+    """The records of all tables, of a cell that several have those of the first."""
+    kept: dict[tuple[object, ...], Record] = {}
+    for record in (record for table in tables for record in table):
+        kept.setdefault(tuple(getattr(record, name) for name in CELL), record)
+    return list(kept.values())
+
+
 def make_tables(text: str, folder: Path = FOLDER) -> str:
     """The page with all its tables made anew."""
 
     def fill(match: re.Match[str]) -> str:
         kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", match[1])]
         wish = {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
-        table = {"table": accuracy_table, "saved": saved_table}[kind](read_table(folder / file), wish)
+        records = join(read_table(folder / name) for name in file.split("+"))
+        table = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
-    return re.sub(r"<!-- ((?:table|saved): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+    return re.sub(r"<!-- ((?:table|saved|ahead): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
 
 
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     """Mean ± standard deviation in percent after each round, one line a method."""
     own = wanted(records, wish)
     papers = {c.method: c for c in read_paper(PAPER, list(zip(own, own, strict=True)))} if "paper" in wish else {}
-    lines = [("method", "n", *map(str, ROUNDS))]
+    last = max(record.round for record in own)
+    rounds = [number for number in ROUNDS if number <= last]
+    lines = [("method", "n", *map(str, rounds))]
     for method in methods_of(own):
         drawn = curve(own, method, wish.get("figure", "accuracy"))
         cells = [f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in zip(drawn.mean, drawn.std, strict=True)]
-        lines.append((method, str(len(drawn.values)), *_at_rounds(cells)))
+        lines.append((method, str(len(drawn.values)), *_at(rounds, cells)))
         if method in papers:
-            lines.append(("· the paper", "", *_at_rounds([f"{100 * value:.1f}" for value in papers[method].mean])))
+            lines.append(("· the paper", "", *_at(rounds, [f"{100 * value:.1f}" for value in papers[method].mean])))
     return _markdown(lines)
 
 
@@ -85,6 +98,17 @@ def saved_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     return _markdown(lines)
 
 
+def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
+    """How far `ours` is ahead of each other method at equal labels, seed by seed, mean over rounds."""
+    own = wanted(records, wish)
+    others = [curve(own, method, "accuracy") for method in methods_of(own) if method != wish["ours"]]
+    lines = [("against", "points ahead", "p", "p after Holm")]
+    for found in compare(curve(own, wish["ours"], "accuracy"), others):
+        points = f"{100 * found.difference:+.1f}"
+        lines.append((found.rival, points, f"{found.p:.3f}", f"{found.p_corrected:.3f}"))
+    return _markdown(lines)
+
+
 def wanted(records: Sequence[Record], wish: dict[str, str]) -> list[Record]:
     """The records with the column values that a page asks for, methods in the order it asks for."""
     asked = {name: value for name, value in wish.items() if name in COLUMNS}
@@ -93,8 +117,8 @@ def wanted(records: Sequence[Record], wish: dict[str, str]) -> list[Record]:
     return complete([r for method in order for r in own if r.method == method])
 
 
-def _at_rounds(cells: Sequence[str]) -> list[str]:
-    return [cells[number - 1] if number <= len(cells) else "" for number in ROUNDS]
+def _at(rounds: Sequence[int], cells: Sequence[str]) -> list[str]:
+    return [cells[number - 1] if number <= len(cells) else "" for number in rounds]
 
 
 def _markdown(lines: Sequence[tuple[str, ...]]) -> str:

@@ -1,6 +1,10 @@
 """Charts: every method is there, in its own colour, as text that can be read and searched."""
 
-from rarefish.report.charts import PALETTE, color_of, draw_curves, draw_recall, to_svg
+import numpy as np
+import pytest
+
+from rarefish.report.charts import MOST_BANDS, PALETTE, color_of, draw_curves, draw_lines, draw_recall, to_svg
+from rarefish.report.curves import Curve
 from tests.report.test_pages import RECORDS, VALUES
 
 
@@ -16,3 +20,11 @@ def test_a_method_has_its_own_colour_on_every_chart() -> None:
     names = ["fisher", "random", "entropy"]
     colors = [color_of(name, names) for name in names]
     assert len(set(colors)) == 3 and colors[0] == PALETTE[0] and colors[2] == PALETTE[1]
+
+
+@pytest.mark.parametrize(("count", "bands"), [(MOST_BANDS, MOST_BANDS), (MOST_BANDS + 1, 1)])
+def test_of_many_curves_only_ours_has_its_spread(count: int, bands: int) -> None:
+    names = [f"m{number}" for number in range(count)]
+    curves = [Curve(name, np.array([1, 2]), np.array([[0.1, 0.2], [0.2, 0.3]]), (0, 1)) for name in names]
+    axes = draw_lines(curves, "title", names, ours="m3").axes[0]
+    assert len(axes.collections) == bands and len(axes.lines) == count

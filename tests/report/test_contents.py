@@ -39,6 +39,16 @@ def test_settings_that_vary_are_named_and_unfinished_rounds_left_out() -> None:
     ]
 
 
+def test_sizes_come_in_order() -> None:
+    records = [
+        replace(record, validation_size=size)
+        for method in ("b", "a")
+        for size in (1000, 100)
+        for record in rounds(method, 0, (0.1,))
+    ]
+    assert methods_of(name_apart(records)) == ["b, M=100", "b, M=1000", "a, M=100", "a, M=1000"]
+
+
 def test_bad_input(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="no method 'fischer density L80' in these runs. Did you mean fisher"):
         read_runs([run], ours="fischer density L80")

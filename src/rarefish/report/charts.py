@@ -19,6 +19,8 @@ PALETTE = (
 )
 OWN_COLORS = {"random": "#777777"}
 MARKERS = "osD^vP*X"
+MOST_BANDS = 8
+"""Where more curves are drawn, their spreads hide each other."""
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -73,19 +75,23 @@ def draw_lines(
     title: str,
     methods: Sequence[str],
     *,
+    ours: str = "",
     paper: Sequence[Curve] = (),
     top: float | None = None,
 ) -> Figure:
     """One panel of curves with their spread; the paper's own, where given, as thin dashed lines of the same colour.
 
-    `methods` are all of the report, so that each has one colour and one marker on every chart.
+    `methods` are all of the report, so that each has one colour and one marker on every chart. Of many curves only
+    `ours` has its spread drawn, and the heavy line.
     """
+    is_crowded = ours in [drawn.method for drawn in curves] and len(curves) > MOST_BANDS
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 5.2), layout="constrained")
         axes = figure.subplots()
         for drawn in curves:
             marker = MARKERS[list(methods).index(drawn.method) % len(MARKERS)]
-            _draw_curve(axes, drawn, color_of(drawn.method, methods), marker)
+            is_muted = is_crowded and drawn.method != ours
+            _draw_curve(axes, drawn, color_of(drawn.method, methods), marker, is_muted=is_muted)
         for drawn in paper:
             color = color_of(drawn.method, methods)
             axes.plot(drawn.labels_spent, drawn.mean, color=color, linestyle=(0, (4, 2)), linewidth=1.2)
@@ -169,11 +175,17 @@ def to_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def _draw_curve(axes: Axes, drawn: Curve, color: str, marker: str) -> None:
+def _draw_curve(axes: Axes, drawn: Curve, color: str, marker: str, *, is_muted: bool = False) -> None:
     least = 0 if drawn.values.min() >= 0 else -1  # shares, or differences of shares
     low, high = np.clip([drawn.mean - drawn.std, drawn.mean + drawn.std], least, 1)
-    axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)
-    axes.plot(drawn.labels_spent, drawn.mean, color=color, marker=marker, markersize=5, linewidth=2, label=drawn.method)
+    if not is_muted:
+        axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)
+    size, width, height = (4, 1.2, 2) if is_muted else (5, 2, 3)
+    axes.plot(
+        *(drawn.labels_spent, drawn.mean),
+        **{"color": color, "marker": marker, "markersize": size, "linewidth": width, "label": drawn.method},
+        zorder=height,
+    )
 
 
 def _draw_one(axes: Axes, records: Sequence[Record], figure: str, title: str) -> None:

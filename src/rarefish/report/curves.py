@@ -51,7 +51,8 @@ SETTINGS = ("imbalance", "validation_size", "start", "restart")
 
 
 def name_apart(records: Sequence[Record]) -> list[Record]:
-    """The records with the settings that vary among them in the method's name: a curve is then a method."""
+    """The records with the settings that vary among them in the method's name, a curve being then a method; those of a
+    method in the order of its settings."""
     varied = [name for name in SETTINGS if len({getattr(record, name) for record in records}) > 1]
     if not varied:
         return list(records)
@@ -65,7 +66,9 @@ def name_apart(records: Sequence[Record]) -> list[Record]:
         }
         return ", ".join(shown[name] for name in varied)
 
-    return [replace(record, method=f"{record.method}, {suffix(record)}") for record in records]
+    place = {method: number for number, method in enumerate(methods_of(records))}
+    in_order = sorted(records, key=lambda r: (place[r.method], r.imbalance, r.validation_size))
+    return [replace(record, method=f"{record.method}, {suffix(record)}") for record in in_order]
 
 
 def complete(records: Sequence[Record]) -> list[Record]:

@@ -1,6 +1,7 @@
 """The report of runs: learning curves, labels saved, tests, what was bought, what it cost."""
 
 from collections.abc import Sequence
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,18 +27,19 @@ MOST_CLASSES = 20
 def figures(contents: Contents) -> dict[str, Figure]:
     """Every chart of the report by name."""
     methods, accuracy = methods_of(contents.records), contents.curves("accuracy")
+    draw = partial(draw_lines, methods=methods, ours=contents.ours)
     drawn = {
-        "accuracy": draw_lines(accuracy, "Accuracy on the test set", methods, paper=contents.paper),
-        "rare_recall": draw_lines(contents.curves("rare_recall"), "Recall on the rare classes", methods),
-        "rare_bought": draw_lines(_rare_share(contents), "Share of rare images among those bought", methods),
+        "accuracy": draw(accuracy, "Accuracy on the test set", paper=contents.paper),
+        "rare_recall": draw(contents.curves("rare_recall"), "Recall on the rare classes"),
+        "rare_bought": draw(_rare_share(contents), "Share of rare images among those bought"),
     }
     told = [m for m in methods if _has(contents.records, m, "rare_precision")]
     if told:
         precision = [curve(contents.records, method, "rare_precision") for method in told]
         labels = [curve(contents.records, method, "pseudo_accuracy") for method in told]
         title = "Rare-class precision: of the images chosen for a rare failure, those that are rare"
-        drawn["rare_precision"] = draw_lines(precision, title, methods, top=1.0)
-        drawn["pseudo_accuracy"] = draw_lines(labels, "Pseudo-labels of the chosen that are right", methods, top=1.0)
+        drawn["rare_precision"] = draw(precision, title, top=1.0)
+        drawn["pseudo_accuracy"] = draw(labels, "Pseudo-labels of the chosen that are right", top=1.0)
     classes = [str(c) for c in range(len(contents.records[0].recall))]
     if len(classes) <= MOST_CLASSES:
         number = min(3, *(len(each.labels_spent) for each in accuracy))  # a run may be under way
