@@ -5,8 +5,8 @@
 
 In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round; `saved`
 in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
-over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another column
-than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
+over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
+column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
 """
 
 import csv
