@@ -114,7 +114,7 @@ def test_a_table_too_shallow_is_filled_again(monkeypatch: pytest.MonkeyPatch) ->
     """All centers alike ask for the same images: with depth 1 a second and third pass find the rest."""
     pool = random_descriptors(20)
     centers = standardize(pool[torch.zeros(5, dtype=torch.long)])
-    monkeypatch.setattr("rarefish.matching.sensible_depth", lambda *_: 1)
+    monkeypatch.setattr("rarefish.matching.sensible_depth", lambda *_, **__: 1)
     passes = []
 
     def read_pool():

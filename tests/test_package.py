@@ -98,6 +98,7 @@ def test_tests_mirror_the_source() -> None:
         "files": "readers",
         "data": "runner",
         "monte_carlo": "pseudo_labels",
+        "fused_kernels": "fused",
     }
     elsewhere |= {"store": "runner", "tasks": "runner", "recipes": "settings"}
     for path in SOURCE.rglob("[a-z]*.py"):

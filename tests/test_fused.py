@@ -1,0 +1,113 @@
+"""The GPU's kernels against plain matrices: on a GPU where there is one, else through Triton's interpreter."""
+
+import importlib
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rarefish.descriptors import Descriptors
+from rarefish.kernels import Standardized, similarity, standardize, standardize_rows
+from rarefish.matching import DOUBTFUL, FULL, LAST, find_distinct, weigh
+from tests.test_kernels import random_descriptors
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+pytest.importorskip("triton", reason="Triton is not installed")
+fused = importlib.import_module("rarefish.fused")
+TILES = fused.Tiles() if ON_GPU else fused.Tiles(centers=16, images=64, chunks=2)
+
+
+def points(count: int, widths: tuple[int, ...], seed: int) -> Standardized:
+    chance = torch.Generator().manual_seed(seed)
+
+    def layers() -> tuple[torch.Tensor, ...]:
+        return tuple(standardize_rows(torch.randn(count, width, generator=chance)).to(DEVICE) for width in widths)
+
+    return Standardized(layers(), layers())
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(1, 40),
+    st.integers(1, 300),
+    st.lists(st.integers(2, 70), min_size=1, max_size=3).map(tuple),
+    st.sampled_from(["fisher", "sum", "features"]),
+    st.sampled_from([1, 2, 8, 17, 64]),
+    st.booleans(),
+)
+def test_equals_the_whole_matrix(
+    num_centers: int, num_images: int, widths: tuple[int, ...], kernel: str, depth: int, is_weighed: bool
+) -> None:
+    centers, pool = points(num_centers, widths, 0), points(num_images, widths, 1)
+    expected = similarity(centers, pool, kernel)
+    chances = None
+    if is_weighed:
+        posterior = torch.rand(num_images, 4, generator=torch.Generator().manual_seed(2)).pow(3).to(DEVICE)
+        classes = (torch.arange(num_centers) % 4).to(DEVICE)
+        largest = sum(widths) ** 2
+        chances = fused.Chances(posterior, classes, FULL, DOUBTFUL, float(largest), LAST)
+        expected = weigh(expected, posterior.T[classes], largest)
+    laid, exact = ((fused.lay_out(centers, d), fused.lay_out(pool, d)) for d in (torch.float16, torch.float32))
+    found, rows = fused.best_matches(*laid, depth, kernel, chances=chances, exact=exact, tiles=TILES)
+    best = expected.topk(min(depth, num_images), dim=1).values
+    torch.testing.assert_close(found, best, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(found, expected.gather(1, rows), rtol=1e-4, atol=1e-3)
+    assert all(len(set(row)) == len(row) for row in rows.tolist())
+
+
+def test_copies_come_in_the_order_of_their_rows() -> None:
+    one = points(1, (16,), 0)
+    pool = Standardized(tuple(z.repeat(200, 1) for z in one.features), tuple(g.repeat(200, 1) for g in one.scores))
+    _, rows = fused.best_matches(fused.lay_out(one), fused.lay_out(pool), 5, tiles=TILES)
+    assert rows[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_many_images_in_many_chunks_in_16_bits_and_in_full() -> None:
+    centers, pool = points(3, (8, 8), 0), points(2000, (8, 8), 1)
+    tiles = fused.Tiles(centers=16, images=64, chunks=5)
+    laid = fused.lay_out(centers), fused.lay_out(pool)
+    found, rows = fused.best_matches(*laid, 8, tiles=tiles)
+    whole = similarity(centers, pool, "fisher")
+    torch.testing.assert_close(found, whole.topk(8, dim=1).values, rtol=3e-3, atol=0.1)
+    torch.testing.assert_close(found, whole.gather(1, rows), rtol=3e-3, atol=0.1)
+    sharp = tuple(fused.lay_out(side, torch.float32) for side in (centers, pool))
+    _, rows = fused.best_matches(*laid, 8, exact=sharp, tiles=tiles)
+    assert torch.equal(rows, whole.topk(8, dim=1).indices)
+
+
+def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, failures = random_descriptors(150, seed=1), random_descriptors(5, seed=2)
+    pool = replace(
+        pool,
+        **{name: getattr(pool, name).float().to(DEVICE) for name in ("features", "scores")},
+        label=(pool.index % 3).to(DEVICE),
+        posterior=torch.rand(150, 3, generator=torch.Generator().manual_seed(0)).to(DEVICE),
+    )
+    centers = standardize(failures)
+    centers = Standardized(
+        tuple(z.float().to(DEVICE) for z in centers.features), tuple(g.float().to(DEVICE) for g in centers.scores)
+    )
+    classes = torch.arange(5, device=DEVICE) % 3
+
+    def read_pool() -> list[Descriptors]:
+        return [pool[rows] for rows in torch.arange(150, device=DEVICE).split(40)]
+
+    plain = find_distinct(read_pool, centers, classes, "fisher", 20)
+    monkeypatch.setattr("rarefish.matching._is_fusible", lambda _: True)
+    monkeypatch.setattr("rarefish.matching.AT_ONCE", 70)
+    calls: list[int] = []
+    best_matches = fused.best_matches
+
+    def counted(centers: object, pool: list[object], *how: object, **more: object) -> object:
+        calls.append(len(pool))
+        return best_matches(centers, pool, *how, **more)
+
+    monkeypatch.setattr("rarefish.fused.best_matches", counted)
+    quick = find_distinct(read_pool, centers, classes, "fisher", 20)
+    assert calls == [80, 70]
+    assert torch.equal(quick.index, plain.index) and torch.equal(quick.center, plain.center)
+    assert torch.equal(quick.label.cpu(), plain.label.cpu())
+    torch.testing.assert_close(quick.similarity, plain.similarity, rtol=1e-4, atol=1e-3)
