@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarefish.descriptors import Descriptors
 from rarefish.kernels import Standardized, similarity, standardize, standardize_rows
-from rarefish.matching import DOUBTFUL, FULL, LAST, find_distinct, weigh
+from rarefish.matching import DOUBTFUL, FULL, LAST, Picks, fill, find_distinct, weigh
 from tests.test_kernels import random_descriptors
 
 ON_GPU = torch.cuda.is_available()
@@ -92,12 +91,13 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
     )
     classes = torch.arange(5, device=DEVICE) % 3
 
-    def read_pool() -> list[Descriptors]:
-        return [pool[rows] for rows in torch.arange(150, device=DEVICE).split(40)]
+    def find() -> Picks:
+        batches = [pool[rows] for rows in torch.arange(150, device=DEVICE).split(40)]
+        return find_distinct(lambda depth: fill(batches, centers, classes, "fisher", depth), 20, budget=20)
 
-    plain = find_distinct(read_pool, centers, classes, "fisher", 20)
-    monkeypatch.setattr("rarefish.matching._is_fusible", lambda _: True)
-    monkeypatch.setattr("rarefish.matching.AT_ONCE", 70)
+    plain = find()
+    monkeypatch.setattr("rarefish.matching.is_fusible", lambda _: True)
+    monkeypatch.setattr("rarefish.matching.gathered", lambda batches: fused.gathered(batches, 70))
     calls: list[int] = []
     best_matches = fused.best_matches
 
@@ -106,7 +106,7 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
         return best_matches(centers, pool, *how, **more)
 
     monkeypatch.setattr("rarefish.fused.best_matches", counted)
-    quick = find_distinct(read_pool, centers, classes, "fisher", 20)
+    quick = find()
     assert calls == [80, 70]
     assert torch.equal(quick.index, plain.index) and torch.equal(quick.center, plain.center)
     assert torch.equal(quick.label.cpu(), plain.label.cpu())

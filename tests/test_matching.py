@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rarefish.descriptors import Descriptors
-from rarefish.kernels import similarity, standardize
+from rarefish.kernels import Standardized, similarity, standardize
 from rarefish.matching import (
+    Matches,
     Picks,
     distinct,
+    fill,
     find_distinct,
     first_occurrences,
     match,
@@ -104,24 +106,23 @@ def test_first_occurrences(values: list[int]) -> None:
 
 @pytest.mark.parametrize(("budget", "num_centers"), [(100, 1), (125, 125), (64_000, 64_000), (64_000, 10)])
 def test_depth_suffices_or_the_table_stays_small(budget: int, num_centers: int) -> None:
-    depth = sensible_depth(budget, num_centers)
+    depth = sensible_depth(budget, Standardized((torch.zeros(num_centers, 1),), ()))
     assert depth <= budget
     assert depth * num_centers >= min(budget, 4 * budget)
     assert depth == budget or depth * num_centers <= 10_000_000
 
 
-def test_a_table_too_shallow_is_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_too_shallow_is_filled_again() -> None:
     """All centers alike ask for the same images: with depth 1 a second and third pass find the rest."""
     pool = random_descriptors(20)
     centers = standardize(pool[torch.zeros(5, dtype=torch.long)])
-    monkeypatch.setattr("rarefish.matching.sensible_depth", lambda *_, **__: 1)
     passes = []
 
-    def read_pool():
-        passes.append(1)
-        return iter([pool[:7], pool[7:]])
+    def score(depth: int) -> Matches:
+        passes.append(depth)
+        return fill([pool[:7], pool[7:]], centers, torch.zeros(5).long(), "fisher", depth)
 
-    picks = find_distinct(read_pool, centers, torch.zeros(5).long(), "fisher", budget=4)
-    assert isinstance(picks, Picks) and len(passes) == 3
+    picks = find_distinct(score, 1, budget=4)
+    assert isinstance(picks, Picks) and passes == [1, 2, 4]
     best = similarity(centers[:1], standardize(pool), "fisher")[0].topk(4).indices
     assert picks.index.tolist() == best.tolist()

@@ -99,6 +99,7 @@ def test_tests_mirror_the_source() -> None:
         "data": "runner",
         "monte_carlo": "pseudo_labels",
         "fused_kernels": "fused",
+        "team": "distributed",
     }
     elsewhere |= {"store": "runner", "tasks": "runner", "recipes": "settings"}
     for path in SOURCE.rglob("[a-z]*.py"):

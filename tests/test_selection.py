@@ -137,16 +137,37 @@ def test_no_failures_fall_back_to_the_least_sure() -> None:
     assert "all 12 validation images right: the 4 it is least sure of" in chosen.notes[0]
 
 
-def test_the_model_comes_back_even_when_a_pool_image_cannot_be_read() -> None:
-    class Broken(list[Any]):
-        def __getitem__(self, index: Any) -> Any:
-            if index == 7:
-                raise OSError("truncated file")
-            return super().__getitem__(index)
+class Broken(list[Any]):
+    """Some items cannot be read."""
 
+    bad: tuple[int, ...] = (7,)
+
+    def __getitem__(self, index: Any) -> Any:
+        if index in self.bad:
+            raise OSError("truncated file")
+        return super().__getitem__(index)
+
+
+def test_pool_images_that_cannot_be_read_are_left_out_and_listed() -> None:
+    pool, validation = images(9), labeled(12, 2)
+    chosen = select(net(), Broken(pool), validation, budget=8, layers=LAYERS)
+    assert chosen.unreadable == {7: "truncated file"}
+    assert any("1 pool images cannot be read and were left out, such as 7: truncated" in note for note in chosen.notes)
+    assert sorted(chosen.indices.tolist()) == [0, 1, 2, 3, 4, 5, 6, 8]
+    fewer = select(net(), Broken(pool), validation, budget=9, layers=LAYERS, batch_size=1)
+    assert len(fewer) == 8
+    none = Broken(pool)
+    none.bad = tuple(range(9))
+    with pytest.raises(DataError, match="None of the pool's 9 images can be read, such as 0: truncated file"):
+        select(net(), none, validation, budget=2, layers=LAYERS, labels="density")
+    with pytest.raises(DataError, match="None of 9 pool images can be read"):
+        select(net(), none, validation, budget=2, layers=LAYERS)
+
+
+def test_the_model_comes_back_even_when_a_pool_image_cannot_be_read() -> None:
     model = net().train()
-    with pytest.raises(OSError, match="truncated"):
-        select(model, Broken(images(9)), labeled(5, 2), budget=2, layers=LAYERS)
+    with pytest.raises(DataError, match="Image 7 cannot be read: truncated"):
+        select(model, Broken(images(9)), labeled(5, 2), budget=2, layers=LAYERS, strict=True)
     assert model.training and not model.conv1._forward_hooks and all(p.requires_grad for p in model.parameters())
 
 

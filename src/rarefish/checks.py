@@ -24,7 +24,7 @@ from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.posterior import FEWEST, Posterior
 from rarefish.pseudo_labels import LabelRule, label_rule
-from rarefish.reading import Batch, Data, Reader, label_of
+from rarefish.reading import UNREADABLE, Batch, Data, Reader, label_of
 
 
 def check_data(data: object, name: str) -> None:
@@ -44,9 +44,15 @@ def check_data(data: object, name: str) -> None:
 
 def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader) -> None:
     """Warns when an image is another one on the second read: random augmentation has been left on."""
-    warn_of_integers(reader.one(data, index[0]), name)
-    for i in index[:8]:
-        first, second = (reader.one(data, i).double() for _ in range(2))
+    for number, i in enumerate(index[:8]):
+        try:
+            data[i]
+        except UNREADABLE:
+            continue  # said where it is needed
+        first, second = (reader.one(data, i) for _ in range(2))
+        if number == 0:
+            warn_of_integers(first, name)
+        first, second = first.double(), second.double()
         if first.shape != second.shape or not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
             message = (
                 f"Image {i} of the {name} was not the same on a second read. Random augmentation is on; descriptors "
@@ -165,3 +171,13 @@ def check_finite(batch: Batch, **values: Tensor) -> None:
                 f"{list_some(batch.index[is_bad].tolist())}. Look at these images and at the model's weights; in "
                 "bfloat16 (the default on a GPU) try precision='float32'."
             )
+
+
+def note_unreadable(unreadable: Mapping[int, str], num_left: int) -> tuple[str, ...]:
+    """A word on pool images that were left out; complains where that is all of them."""
+    if not unreadable:
+        return ()
+    first, why = next(iter(unreadable.items()))
+    if len(unreadable) == num_left:
+        raise DataError(f"None of the pool's {num_left} images can be read, such as {first}: {why}")
+    return (f"{len(unreadable)} pool images cannot be read and were left out, such as {first}: {why}",)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rarefish.errors import LabelError, list_some
+from rarefish.errors import DataError, LabelError, list_some
 from rarefish.features import watched
 from rarefish.layers import device_of
 from rarefish.reading import Data, Reader, check_labels
@@ -68,9 +68,14 @@ def gather(
     most = max(1, MEMORY // (first.numel() * 4))
     some = torch.randperm(len(validation), generator=generator)[:most].sort().values.tolist()
     trusted = list(reader.read(validation, some, title="reading validation", labels=True))
-    own = list(reader.read(pool, list(bought)[: max(0, most - len(some))], title="reading what was bought"))
+    own = list(
+        reader.read(pool, list(bought)[: max(0, most - len(some))], title="reading what was bought", unreadable={})
+    )
     drawn = torch.randperm(len(left), generator=generator)[: min(SAMPLE, most)].sort().values.tolist()
-    sample = list(reader.read(pool, [left[row] for row in drawn], title="reading some of the pool"))
+    bad: dict[int, str] = {}
+    sample = list(reader.read(pool, [left[row] for row in drawn], title="reading some of the pool", unreadable=bad))
+    if not sample:
+        raise DataError(f"None of {len(bad)} pool images can be read, such as {next(iter(bad.items()))}.")
     with torch.no_grad(), watched(model, layers, device, precision) as watch:
         num_classes = watch(first).logits_NC.shape[1]
         features = [[watch(batch.images).features_ND for batch in part] for part in ([*trusted, *own], sample)]

@@ -71,9 +71,10 @@ def describing(
             with_scores: bool = True,
             own_labels: Tensor | None = None,
             title: str = "",
+            unreadable: dict[int, str] | None = None,
         ) -> Iterator[Descriptors]:
             needed: bool | Tensor = estimate is given if own_labels is None else own_labels
-            batches = reader.read(data, index, title=title, labels=needed)
+            batches = reader.read(data, index, title=title, labels=needed, unreadable=unreadable)
             readers.callback(batches.close)  # an error must not leave a progress bar or workers behind
             return describe_batches(watch, batches, layers, estimate, with_scores)
 

@@ -7,15 +7,16 @@ groups, so a few groups more than that hold them all but for near-ties. The seco
 groups one by one, summed in float32, and in full precision where it is given: then what it finds is ordered exactly.
 """
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
-import triton
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rarefish.fused_kernels import keep_best_groups, look_into_groups
+from rarefish.descriptors import Descriptors, concatenate
 from rarefish.kernels import Standardized
 
 GROUP = 32
@@ -24,7 +25,31 @@ SPARE = 8
 """Groups kept beyond the R that are needed: 16 bits may swap near-ties."""
 SLICE = 64
 """Channels multiplied at once; a layer's are filled up to a multiple."""
+AT_ONCE = 32_768
+"""Images that the kernels are shown at once."""
+FEWEST_CENTERS = 512
+"""Fewer are as fast without these kernels."""
+MOST_DEEP = 64
+"""A longer list does not stay in registers."""
 KINDS = {"fisher": 0, "sum": 1, "features": 2}
+
+
+def is_fusible(centers: Standardized) -> bool:
+    """Whether these kernels apply: Triton comes with torch where there is a GPU."""
+    z_KL = centers.features[0]
+    return z_KL.is_cuda and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS and bool(find_spec("triton"))
+
+
+def gathered(batches: Iterable[Descriptors], at_least: int = AT_ONCE) -> Iterator[Descriptors]:
+    """The same rows in larger batches: a GPU that multiplies a few images by thousands of centers mostly waits."""
+    waiting: list[Descriptors] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= at_least:
+            yield concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield concatenate(waiting)
 
 
 @dataclass(frozen=True)
@@ -102,13 +127,23 @@ def best_matches(
     return similarity_KB.gather(1, best), rows_KB.gather(1, best).long()
 
 
+def best_exactly(
+    centers: Standardized, pool: Standardized, depth: int, kernel: str, chances: Chances | None
+) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]]:
+    """The same of descriptors as they come, candidates ordered in float32."""
+    exact = lay_out(centers, torch.float32), lay_out(pool, torch.float32)
+    return best_matches(lay_out(centers), lay_out(pool), depth, kernel, chances=chances, exact=exact)
+
+
 def _best_groups(
     centers: Laid, pool: Laid, depth: int, kernel: str, chances: Chances | None, tiles: Tiles
 ) -> Int[Tensor, "K B"]:
     """The groups that hold the best images of each center, each of GROUP consecutive rows."""
+    from rarefish.fused_kernels import keep_best_groups  # needs Triton
+
     num_centers, num_images, device = len(centers), len(pool), pool.features.device
     num_groups = -(-num_images // GROUP)
-    kept = triton.next_power_of_2(depth + SPARE)
+    kept = 1 << (depth + SPARE - 1).bit_length()  # Triton's lists are powers of two long
     blocks, images = -(-num_centers // tiles.centers), -(-num_images // tiles.images)
     chunks = min(images, tiles.chunks or max(1, 4 * _num_processors(device) // blocks))
     value = torch.empty(chunks, num_centers, kept, device=device)
@@ -138,6 +173,8 @@ def _within(
     centers: Laid, pool: Laid, groups_KB: Tensor, kernel: str, chances: Chances | None
 ) -> Float[Tensor, "K BG"]:
     """Similarities of each center to all images of its groups, summed in float32; -inf past the last image."""
+    from rarefish.fused_kernels import look_into_groups
+
     num_centers, num_groups = groups_KB.shape
     device = pool.features.device
     found = torch.empty(num_centers, num_groups, GROUP, device=device)

@@ -4,15 +4,16 @@ The table is all that is kept of the pool: R candidates for each of K centers. I
 order of images or split into shards, because candidates have a total order: more alike first, then smaller index.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.util import find_spec
+from itertools import chain
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rarefish.descriptors import Descriptors, concatenate
+from rarefish.descriptors import Descriptors
+from rarefish.fused import MOST_DEEP, Chances, best_exactly, gathered, is_fusible
 from rarefish.kernels import Standardized, similarity, standardize
 
 FULL, DOUBTFUL = 0.2, 0.02
@@ -21,11 +22,6 @@ LAST = 1e30
 """Less than minus this: after all others."""
 TABLE_ENTRIES = 4_000_000
 """Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""
-
-FEWEST_FUSED, MOST_FUSED = 512, 64
-"""From so many centers on, and up to such a depth, the GPU's kernels are used …"""
-AT_ONCE = 32_768
-"""… on so many images."""
 
 
 @dataclass(frozen=True)
@@ -48,61 +44,41 @@ class Picks:
     label: Int[Tensor, " P"]
 
 
-def find_distinct(
-    read_pool: Callable[[], Iterable[Descriptors]],
-    centers: Standardized,
-    classes_K: Int[Tensor, " K"],
-    kernel: str,
-    budget: int,
-) -> Picks:
-    """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, another."""
-    depth = sensible_depth(budget, len(centers), is_fusible=_is_fusible(centers))
+def find_distinct(score: Callable[[int], Matches], depth: int, budget: int) -> Picks:
+    """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, another.
+
+    `score` fills a table of that depth from the whole pool.
+    """
     while True:
-        batches = gathered(read_pool(), AT_ONCE) if _is_fusible(centers) else read_pool()
-        matches = merge((match(batch, centers, classes_K, kernel, depth) for batch in batches), depth)
-        picks = distinct(matches, budget)
-        if len(picks.index) == budget and (depth >= budget or picks.similarity.all()):
+        picks = distinct(score(depth), budget)
+        if depth >= budget or (len(picks.index) == budget and picks.similarity.all()):
             return picks
         depth = min(2 * depth, budget)
 
 
+def fill(
+    batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
+) -> Matches:
+    """The table of all batches together, a batch at a time."""
+    batches = gathered(batches) if is_fusible(centers) else batches
+    none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
+    tables = (match(batch, centers, classes_K, kernel, depth) for batch in batches)
+    return merge(chain([Matches(none, none)], tables), depth)
+
+
 def match(batch: Descriptors, centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int) -> Matches:
     """The table for one batch alone; where there is a posterior, that of each center's class weighs the kernel."""
-    classes_K, pool = classes_K.to(batch.posterior.device), standardize(batch)
-    largest = batch.features.shape[1] ** 2
-    if _is_fusible(centers) and depth <= MOST_FUSED:
-        from rarefish.fused import Chances, best_matches, lay_out  # Triton is there where there is a GPU
-
-        chances = Chances(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST)
-        similarity_KR, row_KR = best_matches(
-            *(lay_out(centers), lay_out(pool), depth, kernel),
-            chances=chances if batch.posterior.shape[1] else None,
-            exact=(lay_out(centers, torch.float32), lay_out(pool, torch.float32)),
-        )
+    pool, classes_K = standardize(batch), classes_K.to(batch.posterior.device)
+    is_weighed, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
+    if is_fusible(centers) and depth <= MOST_DEEP:
+        chances = Chances(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
+        similarity_KR, row_KR = best_exactly(centers, pool, depth, kernel, chances)
         return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
     similarity_KN = similarity(centers, pool, kernel)
-    if batch.posterior.shape[1]:
+    if is_weighed:
         similarity_KN = weigh(similarity_KN, batch.posterior.T[classes_K], largest)
     key_KN = pack(similarity_KN, batch.index.to(similarity_KN.device))
     return _best(Matches(key_KN, batch.label.expand_as(key_KN)), depth)
-
-
-def gathered(batches: Iterable[Descriptors], at_least: int) -> Iterator[Descriptors]:
-    """The same rows in larger batches: a GPU that multiplies a few images by thousands of centers mostly waits."""
-    waiting: list[Descriptors] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= at_least:
-            yield concatenate(waiting)
-            waiting = []
-    if waiting:
-        yield concatenate(waiting)
-
-
-def _is_fusible(centers: Standardized) -> bool:
-    """Whether the kernels of `fused` apply; few centers are as fast without."""
-    z_KL = centers.features[0]
-    return z_KL.is_cuda and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_FUSED and bool(find_spec("triton"))
 
 
 def weigh(similarity_KN: Float[Tensor, "K N"], chance_KN: Float[Tensor, "K N"], largest: int) -> Float[Tensor, "K N"]:
@@ -138,11 +114,10 @@ def distinct(matches: Matches, budget: int) -> Picks:
     return Picks(index[first], similarity.where(similarity >= -LAST, 0.0)[first], center[first], label[first])
 
 
-def sensible_depth(budget: int, num_centers: int, is_fusible: bool = False) -> int:
+def sensible_depth(budget: int, centers: Standardized) -> int:
     """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
-    wanted = 4 * -(-budget // num_centers) + 16
-    affordable = TABLE_ENTRIES // num_centers
-    return min(budget, max(wanted, min(affordable, MOST_FUSED) if is_fusible else affordable))
+    wanted, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
+    return min(budget, max(wanted, min(affordable, MOST_DEEP) if is_fusible(centers) else affordable))
 
 
 def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:

@@ -1,7 +1,7 @@
 """Batches out of any data set: bare images, (image, label) pairs or dictionaries."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 from rarefish.errors import ArgumentError, DataError, LabelError, RarefishError, list_some
 from rarefish.progress import track
 
+UNREADABLE = (OSError, SyntaxError, DataError)
+"""What data sets raise for a file that is broken or gone; Pillow's errors are among them."""
 IMAGE_KEYS = ("pixel_values", "image", "img", "images")
 LABEL_KEYS = ("label", "labels", "fine_label", "target")
 
@@ -32,6 +34,8 @@ class Batch:
     index: Tensor
     images: Tensor
     labels: Tensor | None
+    unreadable: dict[int, str] = field(default_factory=dict)
+    """Images that should be here, and why they are not."""
 
     def pin_memory(self) -> "Batch":
         """Called by the DataLoader: from pinned memory a GPU fetches by itself."""
@@ -62,8 +66,12 @@ class Reader:
         *,
         title: str = "",
         labels: bool | Tensor = False,
+        unreadable: dict[int, str] | None = None,
     ) -> Generator[Batch, None, None]:
-        """The images at `index` (all, if None), in order; `labels`: the data set's own, or these, one an image."""
+        """The images at `index` (all, if None), in order; `labels`: the data set's own, or these, one an image.
+
+        Images that cannot be read are noted in `unreadable` and left out; without it they are an error.
+        """
         index = range(len(data)) if index is None else index
         if type(data) is TensorDataset and self.collate is None:
             batches: Iterable[Batch | RarefishError] = _slices(data, index, self.batch_size, labels is True)
@@ -72,6 +80,13 @@ class Reader:
         for batch in track(batches, total=len(index), title=title, step=_num_images, shown=self.progress):
             if isinstance(batch, RarefishError):
                 raise batch
+            if batch.unreadable and unreadable is None:
+                i, why = next(iter(batch.unreadable.items()))
+                raise DataError(f"Image {i} cannot be read: {why}")
+            if unreadable is not None:
+                unreadable.update(batch.unreadable)
+            if not len(batch.index):
+                continue
             yield replace(batch, labels=labels[batch.index]) if isinstance(labels, Tensor) else batch
 
     def _load(self, data: Data, index: Sequence[int], with_labels: bool) -> "DataLoader[Batch | RarefishError]":
@@ -105,6 +120,13 @@ def _slices(data: TensorDataset, index: Sequence[int], batch_size: int, with_lab
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """In place of an item that its data set could not give."""
+
+    why: str
+
+
+@dataclass(frozen=True)
 class _Numbered:
     """Each item with its index, so that a batch knows where its images came from."""
 
@@ -114,7 +136,10 @@ class _Numbered:
         return len(self.data)
 
     def __getitem__(self, index: int) -> tuple[int, Any]:
-        return index, self.data[index]
+        try:
+            return index, self.data[index]
+        except UNREADABLE as error:
+            return index, Unreadable(str(error) or type(error).__name__)
 
 
 @dataclass(frozen=True)
@@ -130,6 +155,11 @@ class _Collate:
             return error
 
     def __call__(self, numbered: list[tuple[int, Any]]) -> Batch:
+        bad = {i: item.why for i, item in numbered if isinstance(item, Unreadable)}
+        if bad:
+            rest = [(i, item) for i, item in numbered if i not in bad]
+            none = torch.empty(0, dtype=torch.long)
+            return replace(self(rest) if rest else Batch(none, torch.empty(0), none), unreadable=bad)
         index = torch.tensor([i for i, _ in numbered])
         items = [item for _, item in numbered]
         if self.collate:
@@ -148,7 +178,7 @@ class _Collate:
 
 
 def _num_images(batch: "Batch | RarefishError") -> int:
-    return 0 if isinstance(batch, RarefishError) else len(batch.index)
+    return 0 if isinstance(batch, RarefishError) else len(batch.index) + len(batch.unreadable)
 
 
 def check_labels(batch: Batch, num_classes: int) -> None:

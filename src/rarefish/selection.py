@@ -13,19 +13,20 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rarefish.centers import k_center
-from rarefish.checks import check_pool, check_rule, settle_precision, warn_if_unstable
+from rarefish.checks import check_pool, check_rule, note_unreadable, settle_precision, warn_if_unstable
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.evidence import gather
 from rarefish.fisher import describing
 from rarefish.kernels import needs_scores, standardize
 from rarefish.layers import choose_layers, find_layers
-from rarefish.matching import find_distinct
+from rarefish.matching import Matches, fill, find_distinct, sensible_depth
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pictures import draw_pairs
 from rarefish.posterior import Posterior
 from rarefish.pseudo_labels import given, predicted
 from rarefish.reading import Data, Reader, image_of
 from rarefish.records import write_whole
+from rarefish.team import Alone, Plan, Scored, Team
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")
 
@@ -47,6 +48,8 @@ class Selection:
     """Validation images the model gets wrong."""
     notes: tuple[str, ...] = ()
     """What was decided on the way, in words."""
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    """Pool images that were left out, and why."""
     pool: Data | None = field(default=None, repr=False, compare=False)
     validation: Data | None = field(default=None, repr=False, compare=False)
 
@@ -97,6 +100,8 @@ def select(
     collate: Callable[[list[Any]], Any] | None = None,
     generator: torch.Generator | None = None,
     progress: bool = True,
+    strict: bool = False,
+    team: Team | None = None,
 ) -> Selection:
     """The `budget` pool images that match best what the model gets wrong on the validation set.
 
@@ -105,7 +110,10 @@ def select(
     `bought`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
     `precision`: auto, float32, bfloat16. `failures`, one flag an image (True: wrong), stands in for validation labels;
     without those, `labels` must be prediction, trace or mutual_information. Without a generator the seed is 0.
+    `strict`: stop at a pool image that cannot be read, instead of leaving it out. `team`: who shares the work, such as
+    `distributed.Ranks`.
     """
+    team = team or Alone()
     generator = generator or torch.Generator().manual_seed(0)
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
     bought = dict(bought or {})
@@ -115,33 +123,58 @@ def select(
         warn_if_unstable(data, index, name, reader)
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     precision = settle_precision(precision, rule)
-    if rule.learn:
-        rule = rule.learned(
-            gather(model, list(names), validation, pool, left, bought, reader, generator, device, precision)
+    describing_here = partial(describing, model, names, reader, device, precision)
+
+    def make_plan() -> Plan:
+        learned = rule
+        if rule.learn:
+            learned = rule.learned(
+                gather(model, list(names), validation, pool, left, bought, reader, generator, device, precision)
+            )
+        with describing_here() as describe:
+            known = predicted if failures is not None and not rule.needs_validation_labels else given
+            seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
+            failed, notes = find_failures(seen, failures, budget)
+
+            describe = partial(describe, with_scores=needs_scores(kernel))
+            described = concatenate(describe(validation, failed, rule.on_validation, title="describing failures"))
+            points = standardize(described)
+            rows = k_center(points, budget, kernel, generator)
+        return Plan(
+            centers=points[rows],
+            index=described.index[rows.cpu()],
+            classes=described.label[rows],
+            estimate=learned.on_pool(seen),
+            num_failures=0 if notes else len(failed),
+            notes=(*notes, *learned.notes),
         )
 
-    with describing(model, names, reader, device, precision) as describe:
-        known = predicted if failures is not None and not rule.needs_validation_labels else given
-        seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
-        failed, notes = find_failures(seen, failures, budget)
+    plan = team.once(make_plan)
+    with describing_here() as describe:
 
-        describe = partial(describe, with_scores=needs_scores(kernel))
-        described = concatenate(describe(validation, failed, rule.on_validation, title="describing failures"))
-        points = standardize(described)
-        rows = k_center(points, budget, kernel, generator)
+        def score(index: Sequence[int], depth: int) -> Scored:
+            unreadable: dict[int, str] = {}
+            look = partial(describe, with_scores=needs_scores(kernel), title="describing the pool")
+            batches = look(pool, index, plan.estimate, unreadable=None if strict else unreadable)
+            return Scored(fill(batches, plan.centers, plan.classes, kernel, depth), unreadable)
 
-        estimate = rule.on_pool(seen)
-        read_pool = partial(describe, pool, left, estimate, title="describing the pool")
-        picks = find_distinct(read_pool, points[rows], described.label[rows], kernel, budget)
+        def score_all(depth: int) -> Matches:
+            scored = team.score(score, left, depth)
+            unreadable.update(scored.unreadable)
+            return scored.matches
+
+        unreadable: dict[int, str] = {}
+        picks = find_distinct(score_all, sensible_depth(budget, plan.centers), budget)
 
     return Selection(
         indices=picks.index,
         similarities=picks.similarity,
-        centers=described.index[rows.cpu()][picks.center],
+        centers=plan.index[picks.center],
         pseudo_labels=picks.label,
         layers=tuple(names),
-        num_failures=0 if notes else len(failed),
-        notes=(*notes, *rule.notes, *note_flat(picks.similarity)),
+        num_failures=plan.num_failures,
+        notes=(*plan.notes, *note_flat(picks.similarity), *note_unreadable(unreadable, len(left))),
+        unreadable=unreadable,
         pool=pool,
         validation=validation,
     )

@@ -1,0 +1,175 @@
+"""The same selection over the processes of torchrun: one makes the plan, each scores its shards, tables are merged.
+
+What a shard gave is kept on disk, so that a run that lost a process, or was killed, goes on where it was.
+"""
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from rarefish.errors import ArgumentError, RarefishError
+from rarefish.kernels import Standardized
+from rarefish.matching import Matches, merge
+from rarefish.monte_carlo import MonteCarlo
+from rarefish.posterior import Head, Network, TrustedPosterior
+from rarefish.pseudo_labels import NearestTrusted, given, predicted
+from rarefish.records import replace_whole
+from rarefish.team import Plan, Score, Scored
+
+T = TypeVar("T")
+NOTHING = torch.iinfo(torch.int64).min
+"""A key after all others: where a table has fewer images than it could hold."""
+KEPT = (Plan, Standardized, TrustedPosterior, Network, Head, NearestTrusted, MonteCarlo, given, predicted)
+"""What a plan on disk may be made of, beside the parts of the model and plain tensors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """A team of processes; without torchrun, a team of one that keeps its shards."""
+
+    model: nn.Module
+    """Its weights and kinds of layers tell which plan on disk is its own."""
+    device: torch.device | str = "cpu"
+    folder: Path | None = None
+    """Where plan and finished shards are kept; the same for all processes, or one a machine."""
+    settings: str = ""
+    """All else that the plan depends on, in words: a plan on disk with others is not used."""
+    shard_size: int = 20_000
+    tell: Callable[[int, int], None] = lambda done, total: None
+    """Told by each process how many of its own shards are done."""
+
+    def __post_init__(self) -> None:
+        if self.shard_size < 1:
+            raise ArgumentError(f"A shard has at least 1 image, not {self.shard_size}.")
+
+    def once(self, work: Callable[[], T]) -> T:
+        """The first process works, or finds the work on disk; an error it makes is everyone's."""
+        if num_ranks() == 1:
+            return self._kept(work)
+        parcel: list[Any] = [None, None]
+        if rank() == 0:
+            try:
+                parcel[0] = _to_bytes(self._kept(work))
+            except RarefishError as error:
+                parcel[1] = error
+        dist.broadcast_object_list(parcel, src=0, device=torch.device("cpu"))
+        if parcel[1] is not None:
+            raise parcel[1]
+        # From a process of our own, over torchrun's connection; what lies on disk is read with more care.
+        return torch.load(io.BytesIO(parcel[0]), map_location=self.device, weights_only=False)
+
+    def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
+        """Shards are equal parts of what is left, as many for each process; none is looked at twice."""
+        turns = -(-len(left) // (self.shard_size * num_ranks()))
+        count = turns * num_ranks()
+        found = []
+        for done, number in enumerate(range(rank(), count, num_ranks())):
+            index = left[number * len(left) // count : (number + 1) * len(left) // count]
+            found.append(self._shard(f"{depth}-{number}-of-{count}.pt", lambda i=index: score(i, depth)))
+            self.tell(done + 1, turns)
+        own = Scored(
+            merge((part.matches for part in found), depth), {i: w for part in found for i, w in part.unreadable.items()}
+        )
+        return own if num_ranks() == 1 else _merge_all(own, depth)
+
+    def _kept(self, work: Callable[[], T]) -> T:
+        """What is on disk from a run with the same settings; else the work, which is then kept."""
+        if self.folder is None:
+            return work()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path, key = self.folder / "plan.pt", fingerprint(self.model, self.settings)
+        kinds = [*KEPT, *{type(module) for module in self.model.modules()}]
+        if path.exists():
+            try:
+                with torch.serialization.safe_globals(kinds):
+                    found = torch.load(path, map_location=self.device, weights_only=True)
+                if found["key"] == key:
+                    return found["plan"]
+            except Exception:  # an unreadable plan, of whatever kind, is made again
+                pass
+        for old in self.folder.glob("*.pt"):
+            old.unlink()
+        plan = work()
+        replace_whole(path, lambda file: file.write(_to_bytes({"key": key, "plan": plan})))
+        return plan
+
+    def _shard(self, name: str, work: Callable[[], Scored]) -> Scored:
+        path = self.folder / name if self.folder else None
+        if path and path.exists():
+            kept = torch.load(path, map_location=self.device, weights_only=True)
+            return Scored(Matches(kept["key"], kept["label"]), kept["unreadable"])
+        found = work()
+        if path:
+            kept = {"key": found.matches.key, "label": found.matches.label, "unreadable": found.unreadable}
+            replace_whole(path, lambda file: file.write(_to_bytes(kept)))
+        return found
+
+
+def _merge_all(own: Scored, depth: int) -> Scored:
+    """What all processes found, for all of them."""
+    matches = own.matches
+    key = torch.full((len(matches.key), depth), NOTHING)
+    label = torch.full((len(matches.key), depth), -1)
+    key[:, : matches.key.shape[1]], label[:, : matches.key.shape[1]] = matches.key.cpu(), matches.label.cpu()
+    keys, labels = ([torch.empty_like(part) for _ in range(num_ranks())] for part in (key, label))
+    dist.all_gather(keys, key)
+    dist.all_gather(labels, label)
+    merged = merge((Matches(k, c) for k, c in zip(keys, labels, strict=True)), depth)
+    width = int((merged.key[0] != NOTHING).sum())
+    unreadable: list[Any] = [None] * num_ranks()
+    dist.all_gather_object(unreadable, own.unreadable)
+    together = {i: why for part in unreadable for i, why in part.items()}
+    return Scored(Matches(merged.key[:, :width], merged.label[:, :width]), together)
+
+
+def fingerprint(model: nn.Module, settings: str) -> str:
+    """The same for the same weights and settings."""
+    digest = hashlib.sha256(settings.encode())
+    for name, value in model.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def join() -> torch.device:
+    """Joins the processes that torchrun started, if it did; the device that is this one's."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
+        store, number, count = next(dist.rendezvous("env://"))
+        # After a restart the store may still hold the addresses of processes that are gone.
+        store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=number, world_size=count)
+    return device
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def num_ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _to_bytes(value: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()

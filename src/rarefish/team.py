@@ -1,0 +1,63 @@
+"""Who does the work of a selection: one process alone, or several together (`distributed`)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+from jaxtyping import Int
+from torch import Tensor
+
+from rarefish.kernels import Standardized
+from rarefish.matching import Matches
+from rarefish.pseudo_labels import Estimator
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to look for in the pool."""
+
+    centers: Standardized
+    index: Int[Tensor, " K"]
+    """Validation index of each center."""
+    classes: Int[Tensor, " K"]
+    estimate: Estimator
+    num_failures: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What was found in some part of the pool."""
+
+    matches: Matches
+    unreadable: dict[int, str]
+    """Images that were left out, and why."""
+
+
+Score = Callable[[Sequence[int], int], Scored]
+"""(pool indices, depth) -> what is found there."""
+
+
+@runtime_checkable
+class Team(Protocol):
+    """Shares out what `select()` does; every member calls the same methods in the same order."""
+
+    def once(self, work: Callable[[], T]) -> T:
+        """What the work gives; one member does it for all."""
+        ...
+
+    def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
+        """What is found in the whole pool, whoever looked at which part."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    def once(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
+        return score(left, depth)

@@ -1,0 +1,130 @@
+"""A team of real processes chooses what one process alone chooses, also when one of them is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from rarefish import select
+from rarefish.distributed import Ranks, fingerprint
+from rarefish.errors import ArgumentError
+from rarefish.matching import distinct, fill
+from rarefish.team import Alone, Scored
+from tests.cases import Plain
+from tests.test_matching import pool_with_copies
+from tests.worker import Slow, parts
+
+ROOT = Path(__file__).parent.parent
+
+
+def start(folder: Path, num_ranks: int, *arguments: object, restarts: int = 0) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
+    command += [f"--max-restarts={restarts}", "-m", "tests.worker", str(folder), *map(str, arguments)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def alone(labels: str, num_pool: int, folder: Path) -> str:
+    images, validation = parts(num_pool)
+    torch.manual_seed(0)
+    pool = Slow(images, folder=folder, seconds=0)
+    model = Plain().double()
+    return str(
+        select(model, pool, validation, budget=12, labels=labels, layers=("conv1", "conv2"), batch_size=7).rows()
+    )
+
+
+def indices(rows: str) -> list[tuple[int, int, int]]:
+    return [(i, center, label) for i, _, center, label in eval(rows)]
+
+
+@pytest.mark.parametrize(("num_ranks", "labels"), [(2, "posterior"), (4, "density")])
+def test_processes_choose_what_one_chooses(num_ranks: int, labels: str, tmp_path: Path) -> None:
+    process = start(tmp_path, num_ranks, labels, 0, 50, 9)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said.decode()
+    expected = indices(alone(labels, 50, tmp_path))
+    for rank in range(num_ranks):
+        assert indices((tmp_path / f"picks-{rank}-of-{num_ranks}").read_text()) == expected
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 90) -> None:
+    began = time.monotonic()
+    while not what():
+        assert time.monotonic() - began < seconds, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_a_killed_process_is_started_again_and_no_finished_shard_is_scored_twice(tmp_path: Path) -> None:
+    process = start(tmp_path, 2, "density", 0.03, 120, 10, restarts=2)
+    shards = tmp_path / "shards"
+    wait_for(lambda: len(list(shards.glob("*-of-*.pt"))) >= 4)
+    done = {int(path.name.split("-")[1]) for path in shards.glob("*-of-*.pt")}
+    victim = next(int(path.name.split("-")[1]) for path in tmp_path.glob("read-*"))
+    os.kill(victim, signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said.decode()
+    assert indices((tmp_path / "picks-0-of-2").read_text()) == indices(alone("density", 120, tmp_path / "shards"))
+    reads = Counter(int(line) for path in tmp_path.glob("read-*") for line in path.read_text().split())
+    finished = [i for number in done for i in range(number * 10, number * 10 + 10) if i >= 8]  # 8 are looked at first
+    assert len(done) >= 4 and all(reads[i] == 1 for i in finished)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(5, 60), st.integers(0, 3), st.integers(1, 20), st.integers(1, 7), st.integers(0, 999))
+def test_any_number_of_shards_gives_one_table(num: int, copies: int, depth: int, count: int, seed: int) -> None:
+    pool, centers = pool_with_copies(num, copies, seed), pool_with_copies(4, 0, seed + 1)
+    from rarefish.kernels import standardize
+
+    def score(index: Sequence[int], depth: int) -> Scored:
+        rows = torch.tensor(list(index), dtype=torch.long)
+        batches = [pool[part] for part in rows.split(5)] if len(rows) else []
+        return Scored(fill(batches, standardize(centers), torch.zeros(4).long(), "fisher", depth), {})
+
+    left = range(len(pool))
+    team = Ranks(model=nn.Identity(), shard_size=-(-len(pool) // count))
+    expected, found = Alone().score(score, left, depth).matches, team.score(score, left, depth).matches
+    assert torch.equal(found.key, expected.key) and torch.equal(found.label, expected.label)
+    assert len(distinct(found, depth).index) == min(depth, len(pool))
+
+
+def test_a_plan_on_disk_is_used_only_for_the_same_model_and_settings(tmp_path: Path) -> None:
+    images, validation = parts(40)
+    pool, calls = Slow(images, folder=tmp_path, seconds=0), []
+    torch.manual_seed(0)
+    model = Plain().double()
+    team = Ranks(model=model, folder=tmp_path / "shards", settings="a", shard_size=15, tell=lambda *_: None)
+
+    def choose(team: Ranks) -> list[tuple[int, float, int, int]]:
+        for path in tmp_path.glob("read-*"):
+            path.unlink()
+        chosen = select(team.model, pool, validation, budget=5, layers=("conv1", "conv2"), team=team)
+        calls.append(sum(len(path.read_text().split()) for path in tmp_path.glob("read-*")))
+        return chosen.rows()
+
+    first = choose(team)
+    assert choose(team) == first and calls[1] < calls[0] / 2
+    assert choose(replace(team, settings="b")) == first and calls[2] == calls[0]
+    other = replace(team, model=Plain().double(), settings="b")
+    assert fingerprint(other.model, "b") != fingerprint(model, "b")
+    assert choose(other) != first
+    (tmp_path / "shards" / "plan.pt").write_bytes(b"not a plan")
+    assert choose(replace(team, settings="b")) == first
+    with pytest.raises(ArgumentError, match="at least 1 image"):
+        replace(team, shard_size=0)
