@@ -100,6 +100,8 @@ def test_tests_mirror_the_source() -> None:
         "monte_carlo": "pseudo_labels",
         "fused_kernels": "fused",
         "team": "distributed",
+        "sources": "choosing",
+        "loading": "choosing",
     }
     elsewhere |= {"store": "runner", "tasks": "runner", "recipes": "settings"}
     for path in SOURCE.rglob("[a-z]*.py"):

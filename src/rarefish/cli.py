@@ -3,6 +3,7 @@
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -73,6 +74,51 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
     click.echo(f"The report: {outcome.page.resolve()}")
     if open_page:
         click.launch(outcome.page.resolve().as_uri())
+
+
+@cli.command()
+@click.option(
+    "--model", "address", required=True, help="FILE.py:FUNCTION, module:function, or lenet, resnet10, resnet18."
+)
+@click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
+@click.option("--pool", required=True, type=click.Path(path_type=Path), help="A folder, a CSV (path) or Parquet files.")
+@click.option(
+    "--validation",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A folder with one folder a class, or a CSV (path, label).",
+)
+@click.option("--budget", required=True, type=click.IntRange(min=1), help="How many images to choose.")
+@click.option("--size", default="224x224", show_default=True, help="Height and width that images are brought to.")
+@click.option("--mode", default="RGB", show_default=True, help="RGB, or L for gray.")
+@click.option("--layers", help="Names, with commas between. [default: chosen]")
+@click.option("--labels", default="posterior", show_default=True, help="How pool images are labeled for selection.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--workers", type=click.IntRange(min=0), default=2, show_default=True, help="Processes that decode.")
+@click.option("--shard", type=click.IntRange(min=1), default=20_000, show_default=True, help="Images kept at a time.")
+@click.option("--strict", is_flag=True, help="Stop at an image that cannot be read, instead of leaving it out.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("picks"), show_default=True)
+def select(address: str, pool: Path, validation: Path, size: str, output: Path, **options: Any) -> None:
+    """Choose the pool images worth labeling, with a model of your own.
+
+    Writes picks.csv, best first, with the validation image that called for each, and picks.png. What was scored is
+    kept: the same command goes on after a kill. Under torchrun the pool is shared out.
+
+    \b
+    Example:
+      rarefish select --model net.py:make --weights net.pt --pool images --validation trusted --budget 100
+      torchrun --nproc-per-node 8 -m rarefish select --model net.py:make …
+    """
+    from rarefish.choosing import choose
+
+    choose(address, pool, validation, parse_size(size), output, **options)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    if not (height.isdigit() and (width or height).isdigit() and int(height) and int(width or height)):
+        raise ArgumentError(f"A size is HEIGHTxWIDTH, such as 224x224, not {text!r}.")
+    return int(height), int(width or height)
 
 
 @cli.command()

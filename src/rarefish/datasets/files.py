@@ -3,11 +3,12 @@
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from rarefish.errors import DataError, list_some
@@ -36,14 +37,19 @@ class ImageFiles:
         return list(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        height, width = self.size
-        try:
-            with Image.open(self.paths[index]) as image:
-                pixels = np.array(image.convert(self.mode).resize((width, height), Image.Resampling.BILINEAR))
-        except (OSError, SyntaxError, UnidentifiedImageError) as error:
-            raise DataError(f"{self.paths[index]} cannot be decoded: {error}. Mend or remove it.") from error
-        image = torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None])
-        return image.permute(2, 0, 1).float().div_(255), self.labels[index]
+        return decode(self.paths[index], self.size, self.mode, str(self.paths[index])), self.labels[index]
+
+
+def decode(source: Path | BytesIO, size: tuple[int, int], mode: str, name: str) -> Tensor:
+    """An image (channels, height, width) of that size, from 0 to 1."""
+    height, width = size
+    try:
+        with Image.open(source) as image:
+            pixels = np.array(image.convert(mode).resize((width, height), Image.Resampling.BILINEAR))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{name} cannot be decoded: {error}. Mend or remove it.") from error
+    image = torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None])
+    return image.permute(2, 0, 1).float().div_(255)
 
 
 def read_folder(

@@ -1,0 +1,99 @@
+"""`rarefish select`: a selection from files to files, by one process or by all that torchrun started."""
+
+import csv
+import io
+import sys
+import time
+from pathlib import Path
+
+from rarefish import distributed
+from rarefish.datasets.sources import ImageFiles, ParquetImages, open_labeled, open_pool
+from rarefish.loading import load_model
+from rarefish.records import write_whole
+from rarefish.selection import Selection, select
+
+
+def choose(
+    address: str,
+    pool: Path,
+    validation: Path,
+    size: tuple[int, int],
+    output: Path,
+    *,
+    weights: Path | None,
+    budget: int,
+    mode: str,
+    layers: str | None,
+    labels: str,
+    batch_size: int,
+    workers: int,
+    shard: int,
+    strict: bool,
+) -> Selection:
+    """Chooses, and lets the first process write; finished shards stay under OUTPUT/shards until the end."""
+    device = distributed.join()
+    try:
+        trusted, images = open_labeled(validation, size, mode), open_pool(pool, size, mode)
+        model = load_model(address, len(trusted.classes), len(mode), weights).to(device)
+        settings = (str(pool.resolve()), len(images), str(validation.resolve()), len(trusted), size, mode, budget)
+        team = distributed.Ranks(
+            model=model,
+            device=device,
+            folder=output / "shards",
+            settings=repr((*settings, layers, labels, shard)),
+            shard_size=shard,
+            tell=_Teller(len(images)),
+        )
+        chosen = select(
+            model,
+            images,
+            trusted,
+            budget=budget,
+            layers=tuple(name.strip() for name in layers.split(",")) if layers else None,
+            labels=labels,
+            batch_size=batch_size,
+            device=device,
+            num_workers=workers,
+            progress=distributed.rank() == 0,
+            strict=strict,
+            team=team,
+        )
+        if distributed.rank() == 0:
+            _write(chosen, images, trusted, output)
+    finally:
+        distributed.leave()
+    return chosen
+
+
+def _write(chosen: Selection, images: ImageFiles | ParquetImages, trusted: ImageFiles, output: Path) -> None:
+    text = io.StringIO(newline="")
+    table = csv.writer(text)
+    table.writerow(("index", "path", "similarity", "pseudo_label", "center", "center_path"))
+    for index, similarity, center, label in chosen.rows():
+        guess = trusted.classes[label] if label < len(trusted.classes) else label
+        table.writerow((index, images.paths[index], similarity, guess, center, trusted.paths[center]))
+    write_whole(output / "picks.csv", text.getvalue())
+    if chosen.unreadable:
+        lines = [f"{images.paths[index]}: {why}" for index, why in sorted(chosen.unreadable.items())]
+        write_whole(output / "unreadable.txt", "\n".join(lines) + "\n")
+    chosen.contact_sheet(output / "picks.png")
+    for shard in (output / "shards").glob("*.pt"):
+        shard.unlink()
+    for note in chosen.notes:
+        print(note)
+    print(f"{len(chosen)} images chosen: {(output / 'picks.csv').resolve()}")
+
+
+class _Teller:
+    """A line after each shard, from the first process: how far, how fast, how long still."""
+
+    def __init__(self, num_images: int) -> None:
+        self.num_images, self.began = num_images, time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if distributed.rank() or sys.stderr.isatty():  # on a terminal there is a bar
+            return
+        share, spent = done / total, time.monotonic() - self.began
+        rate = self.num_images * share / max(spent, 1e-9)
+        left = spent / share - spent
+        print(f"scored {share:.0%} of the pool, {rate:,.0f} images/s, {left:,.0f} s left", file=sys.stderr, flush=True)

@@ -1,0 +1,126 @@
+"""Images by where they are: a folder, a CSV manifest or Parquet files; nothing is decoded before it is asked for."""
+
+import csv
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rarefish.datasets.files import SUFFIXES, ImageFiles, decode, read_folder, read_manifest
+from rarefish.errors import ArgumentError, DataError
+
+IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img", "bytes"), ("label", "labels", "fine_label")
+
+
+def open_labeled(source: Path, size: tuple[int, int], mode: str = "RGB") -> ImageFiles:
+    """A validation set: a folder with one folder a class, or a CSV file with the columns path and label."""
+    if source.is_dir():
+        return read_folder(source, size=size, mode=mode)
+    return read_manifest(source, size=size, mode=mode)
+
+
+def open_pool(source: Path, size: tuple[int, int], mode: str = "RGB") -> "ImageFiles | ParquetImages":
+    """A pool: all images below a folder, those a CSV file names in its column path, or Parquet files."""
+    if not source.exists():
+        raise DataError(f"There is no {source}.")
+    if source.suffix == ".parquet" or (source.is_dir() and any(source.glob("*.parquet"))):
+        return open_parquet([source] if source.is_file() else sorted(source.glob("*.parquet")), size, mode)
+    if source.is_dir():
+        paths = [path for path in sorted(source.rglob("*")) if path.suffix.lower() in SUFFIXES]
+    else:
+        with source.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if "path" not in (reader.fieldnames or ()):
+                raise DataError(f"{source} has no column path.")
+            paths = [source.parent / row["path"] for row in reader]
+    if not paths:
+        raise DataError(f"{source} names no images.")
+    return ImageFiles(tuple(paths), (-1,) * len(paths), (), size, mode)
+
+
+@dataclass(frozen=True)
+class ParquetImages:
+    """Images in the rows of Parquet files, as bytes; one group of rows is in memory at a time."""
+
+    files: tuple[Path, ...]
+    groups: tuple[tuple[int, int], ...]
+    """(file, group of rows) of each group."""
+    ends: tuple[int, ...]
+    """How many images there are up to the end of each group."""
+    column: str
+    size: tuple[int, int]
+    mode: str
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = bisect_right(self.ends, index)
+        file, group = self.groups[number]
+        row = index - (self.ends[number - 1] if number else 0)
+        value = _read_group(self.files[file], group, self.column)[row].as_py()
+        content = value["bytes"] if isinstance(value, dict) else value
+        if not isinstance(content, bytes):
+            raise DataError(f"Row {index} has no image in its column {self.column}.")
+        return decode(BytesIO(content), self.size, self.mode, f"row {index}"), -1
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return _Names(self)
+
+
+@dataclass(frozen=True)
+class _Names(Sequence[str]):
+    """Where each image is, in words."""
+
+    images: ParquetImages
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Any) -> Any:
+        number = bisect_right(self.images.ends, index)
+        first = next(n for n, (file, _) in enumerate(self.images.groups) if file == self.images.groups[number][0])
+        row = index - (self.images.ends[first - 1] if first else 0)
+        return f"{self.images.files[self.images.groups[number][0]]}#{row}"
+
+
+def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> ParquetImages:
+    if not find_spec("pyarrow"):
+        raise ArgumentError("Parquet needs a package: pip install 'rarefish[parquet]'.")
+    from pyarrow import ArrowInvalid
+    from pyarrow.parquet import ParquetFile
+
+    groups, sizes, column = [], [], ""
+    for place, path in enumerate(files):
+        try:
+            with ParquetFile(path) as file:
+                names = file.schema_arrow.names
+                column = next((name for name in IMAGE_COLUMNS if name in names), "")
+                counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        except ArrowInvalid as error:
+            raise DataError(f"{path} is not a Parquet file: {error}") from error
+        if not column:
+            raise DataError(f"{path} has the columns {', '.join(names)}; images are looked for in image.")
+        groups += [(place, number) for number in range(len(counts))]
+        sizes += counts
+    if not sum(sizes):
+        raise DataError(f"{files[0]} holds no rows.")
+    return ParquetImages(tuple(files), tuple(groups), tuple(accumulate(sizes)), column, size, mode)
+
+
+@lru_cache(maxsize=2)
+def _read_group(path: Path, group: int, column: str) -> Any:
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        return file.read_row_group(group, columns=[column]).column(0).combine_chunks()
