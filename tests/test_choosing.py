@@ -66,7 +66,7 @@ def test_one_process_and_three_choose_the_same_files(folder: Path) -> None:
     assert len({row["path"] for row in rows}) == 6 and all((folder / row["path"]).exists() for row in rows)
     assert {row["pseudo_label"] for row in rows} <= {"cat", "dog"} and "trusted/" in rows[0]["center_path"]
     assert (folder / "one/picks.png").exists() and "b/07.png: " in (folder / "one/unreadable.txt").read_text()
-    assert not list((folder / "one/shards").glob("*"))
+    assert not (folder / "one/shards").exists()
     three = run(folder, "--output", "three", "--shard", "5", ranks=3)
     assert three.returncode == 0, three.stderr
     assert [row["path"] for row in picks(folder / "three/picks.csv")] == [row["path"] for row in rows]

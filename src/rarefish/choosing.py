@@ -2,12 +2,14 @@
 
 import csv
 import io
+import shutil
 import sys
 import time
 from pathlib import Path
 
 from rarefish import distributed
-from rarefish.datasets.sources import ImageFiles, ParquetImages, open_labeled, open_pool
+from rarefish.datasets.files import ImageFiles
+from rarefish.datasets.sources import ParquetImages, open_labeled, open_pool
 from rarefish.loading import load_model
 from rarefish.records import write_whole
 from rarefish.selection import Selection, select
@@ -77,8 +79,7 @@ def _write(chosen: Selection, images: ImageFiles | ParquetImages, trusted: Image
         lines = [f"{images.paths[index]}: {why}" for index, why in sorted(chosen.unreadable.items())]
         write_whole(output / "unreadable.txt", "\n".join(lines) + "\n")
     chosen.contact_sheet(output / "picks.png")
-    for shard in (output / "shards").glob("*.pt"):
-        shard.unlink()
+    shutil.rmtree(output / "shards", ignore_errors=True)
     for note in chosen.notes:
         print(note)
     print(f"{len(chosen)} images chosen: {(output / 'picks.csv').resolve()}")
@@ -92,6 +93,9 @@ class _Teller:
 
     def __call__(self, done: int, total: int) -> None:
         if distributed.rank() or sys.stderr.isatty():  # on a terminal there is a bar
+            return
+        if done == 0:
+            self.began = time.monotonic()
             return
         share, spent = done / total, time.monotonic() - self.began
         rate = self.num_images * share / max(spent, 1e-9)

@@ -71,6 +71,7 @@ class Ranks:
         turns = -(-len(left) // (self.shard_size * num_ranks()))
         count = turns * num_ranks()
         found = []
+        self.tell(0, turns)
         for done, number in enumerate(range(rank(), count, num_ranks())):
             index = left[number * len(left) // count : (number + 1) * len(left) // count]
             found.append(self._shard(f"{depth}-{number}-of-{count}.pt", lambda i=index: score(i, depth)))
