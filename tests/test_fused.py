@@ -111,3 +111,16 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
     assert torch.equal(quick.index, plain.index) and torch.equal(quick.center, plain.center)
     assert torch.equal(quick.label.cpu(), plain.label.cpu())
     torch.testing.assert_close(quick.similarity, plain.similarity, rtol=1e-4, atol=1e-3)
+
+
+def test_where_the_kernels_fail_the_plain_way_is_taken_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    centers, pool = points(2, (4,), 0), points(9, (4,), 1)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no such instruction\nmore")
+
+    monkeypatch.setattr(fused, "best_matches", broken)
+    monkeypatch.setattr(fused, "FAILED", [])
+    with pytest.warns(UserWarning, match="plain ones are used: no such instruction$"):
+        assert fused.best_exactly(centers, pool, 3, "fisher", None) is None
+    assert fused.FAILED == ["no such instruction\nmore"]

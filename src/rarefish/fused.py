@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
+from warnings import warn
 
 import torch
 from jaxtyping import Float, Int
@@ -31,13 +32,16 @@ FEWEST_CENTERS = 512
 """Fewer are as fast without these kernels."""
 MOST_DEEP = 64
 """A longer list does not stay in registers."""
+FAILED: list[str] = []
+"""What went wrong with the kernels in this process; then they are not tried again."""
 KINDS = {"fisher": 0, "sum": 1, "features": 2}
 
 
 def is_fusible(centers: Standardized) -> bool:
     """Whether these kernels apply: Triton comes with torch where there is a GPU."""
     z_KL = centers.features[0]
-    return z_KL.is_cuda and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS and bool(find_spec("triton"))
+    is_there = z_KL.is_cuda and bool(find_spec("triton")) and not FAILED
+    return is_there and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS
 
 
 def gathered(batches: Iterable[Descriptors], at_least: int = AT_ONCE) -> Iterator[Descriptors]:
@@ -129,10 +133,18 @@ def best_matches(
 
 def best_exactly(
     centers: Standardized, pool: Standardized, depth: int, kernel: str, chances: Chances | None
-) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]]:
-    """The same of descriptors as they come, candidates ordered in float32."""
+) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]] | None:
+    """The same of descriptors as they come, candidates ordered in float32; None, after a word, where it fails here."""
     exact = lay_out(centers, torch.float32), lay_out(pool, torch.float32)
-    return best_matches(lay_out(centers), lay_out(pool), depth, kernel, chances=chances, exact=exact)
+    try:
+        return best_matches(lay_out(centers), lay_out(pool), depth, kernel, chances=chances, exact=exact)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever a compiler may say about a GPU we have not seen
+        FAILED.append(str(error))
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        warn(f"The kernels for matching do not work on this GPU, plain ones are used: {first}", stacklevel=4)
+        return None
 
 
 def _best_groups(

@@ -72,8 +72,9 @@ def match(batch: Descriptors, centers: Standardized, classes_K: Int[Tensor, " K"
     is_weighed, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
     if is_fusible(centers) and depth <= MOST_DEEP:
         chances = Chances(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
-        similarity_KR, row_KR = best_exactly(centers, pool, depth, kernel, chances)
-        return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
+        if found := best_exactly(centers, pool, depth, kernel, chances):
+            similarity_KR, row_KR = found
+            return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
     similarity_KN = similarity(centers, pool, kernel)
     if is_weighed:
         similarity_KN = weigh(similarity_KN, batch.posterior.T[classes_K], largest)
