@@ -32,7 +32,7 @@ def points(count: int, widths: tuple[int, ...], seed: int) -> Standardized:
 @given(
     st.integers(1, 40),
     st.integers(1, 300),
-    st.lists(st.integers(2, 70), min_size=1, max_size=3).map(tuple),
+    st.lists(st.integers(5, 70), min_size=1, max_size=3).map(tuple),
     st.sampled_from(["fisher", "sum", "features"]),
     st.sampled_from([1, 2, 8, 17, 64]),
     st.booleans(),
