@@ -57,7 +57,7 @@ def indices(rows: str) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(("num_ranks", "labels"), [(2, "posterior"), (4, "density")])
 def test_processes_choose_what_one_chooses(num_ranks: int, labels: str, tmp_path: Path) -> None:
     process = start(tmp_path, num_ranks, labels, 0, 50, 9)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said.decode()
     expected = indices(alone(labels, 50, tmp_path))
     for rank in range(num_ranks):
@@ -78,7 +78,7 @@ def test_a_killed_process_is_started_again_and_no_finished_shard_is_scored_twice
     done = {int(path.name.split("-")[1]) for path in shards.glob("*-of-*.pt")}
     victim = next(int(path.name.split("-")[1]) for path in tmp_path.glob("read-*"))
     os.kill(victim, signal.SIGKILL)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said.decode()
     assert indices((tmp_path / "picks-0-of-2").read_text()) == indices(alone("density", 120, tmp_path / "shards"))
     reads = Counter(int(line) for path in tmp_path.glob("read-*") for line in path.read_text().split())
