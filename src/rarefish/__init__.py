@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from rarefish.errors import RarefishError as RarefishError
     from rarefish.fisher import describe as describe
     from rarefish.monte_carlo import MonteCarlo as MonteCarlo
+    from rarefish.outcome import Selection as Selection
     from rarefish.posterior import Posterior as Posterior
-    from rarefish.selection import Selection as Selection
     from rarefish.selection import select as select
 
 __version__ = "0.1.0"
@@ -22,7 +22,7 @@ _HOMES = {
     "MonteCarlo": "monte_carlo",
     "Posterior": "posterior",
     "RarefishError": "errors",
-    "Selection": "selection",
+    "Selection": "outcome",
     "describe": "fisher",
     "select": "selection",
 }

@@ -1,7 +1,5 @@
 """`rarefish select`: a selection from files to files, by one process or by all that torchrun started."""
 
-import csv
-import io
 import shutil
 import sys
 import time
@@ -11,8 +9,9 @@ from rarefish import distributed
 from rarefish.datasets.files import ImageFiles
 from rarefish.datasets.sources import ParquetImages, open_labeled, open_pool
 from rarefish.loading import load_model
+from rarefish.outcome import Selection
 from rarefish.records import write_whole
-from rarefish.selection import Selection, select
+from rarefish.selection import select
 
 
 def choose(
@@ -61,20 +60,14 @@ def choose(
             team=team,
         )
         if distributed.rank() == 0:
-            _write(chosen, images, trusted, output)
+            _write(chosen, images, output)
     finally:
         distributed.leave()
     return chosen
 
 
-def _write(chosen: Selection, images: ImageFiles | ParquetImages, trusted: ImageFiles, output: Path) -> None:
-    text = io.StringIO(newline="")
-    table = csv.writer(text)
-    table.writerow(("index", "path", "similarity", "pseudo_label", "center", "center_path"))
-    for index, similarity, center, label in chosen.rows():
-        guess = trusted.classes[label] if label < len(trusted.classes) else label
-        table.writerow((index, images.paths[index], similarity, guess, center, trusted.paths[center]))
-    write_whole(output / "picks.csv", text.getvalue())
+def _write(chosen: Selection, images: ImageFiles | ParquetImages, output: Path) -> None:
+    chosen.save(output / "picks.csv")
     if chosen.unreadable:
         lines = [f"{images.paths[index]}: {why}" for index, why in sorted(chosen.unreadable.items())]
         write_whole(output / "unreadable.txt", "\n".join(lines) + "\n")

@@ -1,84 +1,28 @@
 """Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from rarefish.centers import k_center
 from rarefish.checks import check_pool, check_rule, note_unreadable, settle_precision, warn_if_unstable
 from rarefish.descriptors import Descriptors, concatenate
-from rarefish.evidence import gather
-from rarefish.fisher import describing
+from rarefish.evidence import Evidence, gather
+from rarefish.fisher import Describe, describing
 from rarefish.kernels import needs_scores, standardize
 from rarefish.layers import choose_layers, find_layers
 from rarefish.matching import Matches, fill, find_distinct, sensible_depth
 from rarefish.monte_carlo import MonteCarlo
-from rarefish.pictures import draw_pairs
+from rarefish.outcome import Selection
 from rarefish.posterior import Posterior
-from rarefish.pseudo_labels import given, predicted
-from rarefish.reading import Data, Reader, image_of
-from rarefish.records import write_whole
+from rarefish.pseudo_labels import LabelRule, given, predicted
+from rarefish.reading import Data, Reader
 from rarefish.team import Alone, Plan, Scored, Team
-
-COLUMNS = ("index", "similarity", "center", "pseudo_label")
-
-
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """The chosen images, best first, and for each the validation failure that called for it."""
-
-    indices: Int[Tensor, " P"]
-    """Pool indices, distinct, none excluded."""
-    similarities: Float[Tensor, " P"]
-    """The kernel between each image and its center."""
-    centers: Int[Tensor, " P"]
-    """Validation index of the failure that called for each image."""
-    pseudo_labels: Int[Tensor, " P"]
-    """The label each image was described with."""
-    layers: tuple[str, ...]
-    num_failures: int
-    """Validation images the model gets wrong."""
-    notes: tuple[str, ...] = ()
-    """What was decided on the way, in words."""
-    unreadable: Mapping[int, str] = field(default_factory=dict)
-    """Pool images that were left out, and why."""
-    pool: Data | None = field(default=None, repr=False, compare=False)
-    validation: Data | None = field(default=None, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def rows(self) -> list[tuple[int, float, int, int]]:
-        """(index, similarity, center, pseudo_label) of each image."""
-        columns = (self.indices, self.similarities, self.centers, self.pseudo_labels)
-        return list(zip(*(column.tolist() for column in columns), strict=True))
-
-    def to_frame(self) -> Any:
-        """The rows as a pandas DataFrame."""
-        import pandas  # not a dependency: rows() and save() do without
-
-        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
-
-    def save(self, path: str | Path) -> None:
-        """Writes the rows as CSV, whole or not at all."""
-        text = io.StringIO(newline="")
-        csv.writer(text).writerows([COLUMNS, *self.rows()])
-        write_whole(Path(path), text.getvalue())
-
-    def contact_sheet(self, path: str | Path, limit: int = 100) -> None:
-        """Writes a picture: each chosen image with the failure that called for it at its left."""
-        assert self.pool is not None and self.validation is not None
-        rows = self.rows()[: max(1, limit)]
-        pairs = [(image_of(self.validation[center]), image_of(self.pool[i])) for i, _, center, _ in rows]
-        draw_pairs(pairs, [f"{i} as {label}" for i, _, _, label in rows]).save(path)
 
 
 def select(
@@ -124,32 +68,8 @@ def select(
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     precision = settle_precision(precision, rule)
     describing_here = partial(describing, model, names, reader, device, precision)
-
-    def make_plan() -> Plan:
-        learned = rule
-        if rule.learn:
-            learned = rule.learned(
-                gather(model, list(names), validation, pool, left, bought, reader, generator, device, precision)
-            )
-        with describing_here() as describe:
-            known = predicted if failures is not None and not rule.needs_validation_labels else given
-            seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
-            failed, notes = find_failures(seen, failures, budget)
-
-            describe = partial(describe, with_scores=needs_scores(kernel))
-            described = concatenate(describe(validation, failed, rule.on_validation, title="describing failures"))
-            points = standardize(described)
-            rows = k_center(points, budget, kernel, generator)
-        return Plan(
-            centers=points[rows],
-            index=described.index[rows.cpu()],
-            classes=described.label[rows],
-            estimate=learned.on_pool(seen),
-            num_failures=0 if notes else len(failed),
-            notes=(*notes, *learned.notes),
-        )
-
-    plan = team.once(make_plan)
+    learn = partial(gather, model, list(names), validation, pool, left, bought, reader, generator, device, precision)
+    plan = team.once(lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator))
     with describing_here() as describe:
 
         def score(index: Sequence[int], depth: int) -> Scored:
@@ -177,6 +97,37 @@ def select(
         unreadable=unreadable,
         pool=pool,
         validation=validation,
+    )
+
+
+def make_plan(
+    describing_here: Callable[[], AbstractContextManager[Describe]],
+    rule: LabelRule,
+    learn: Callable[[], Evidence],
+    validation: Data,
+    failures: Tensor | Sequence[bool] | None,
+    budget: int,
+    kernel: str,
+    generator: torch.Generator,
+) -> Plan:
+    """The first half of Algorithm 1, on the validation set alone: what fails, and which failures stand for all."""
+    rule = rule.learned(learn()) if rule.learn else rule
+    with describing_here() as describe:
+        known = predicted if failures is not None and not rule.needs_validation_labels else given
+        seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
+        failed, notes = find_failures(seen, failures, budget)
+
+        describe = partial(describe, with_scores=needs_scores(kernel))
+        described = concatenate(describe(validation, failed, rule.on_validation, title="describing failures"))
+        points = standardize(described)
+        rows = k_center(points, budget, kernel, generator)
+    return Plan(
+        centers=points[rows],
+        index=described.index[rows.cpu()],
+        classes=described.label[rows],
+        estimate=rule.on_pool(seen),
+        num_failures=0 if notes else len(failed),
+        notes=(*notes, *rule.notes),
     )
 
 

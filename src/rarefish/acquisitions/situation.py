@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from rarefish.oracles import Oracle
+from rarefish.outcome import Selection
 from rarefish.reading import Data, Reader
-from rarefish.selection import Selection
 
 
 @dataclass(frozen=True)

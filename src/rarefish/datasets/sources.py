@@ -16,7 +16,7 @@ from torch import Tensor
 from rarefish.datasets.files import SUFFIXES, ImageFiles, decode, read_folder, read_manifest
 from rarefish.errors import ArgumentError, DataError
 
-IMAGE_COLUMNS, LABEL_COLUMNS = ("image", "img", "bytes"), ("label", "labels", "fine_label")
+IMAGE_COLUMNS = ("image", "img", "bytes")
 
 
 def open_labeled(source: Path, size: tuple[int, int], mode: str = "RGB") -> ImageFiles:
