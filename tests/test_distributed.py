@@ -45,9 +45,7 @@ def alone(labels: str, num_pool: int, folder: Path) -> str:
     torch.manual_seed(0)
     pool = Slow(images, folder=folder, seconds=0)
     model = Plain().double()
-    return str(
-        select(model, pool, validation, budget=12, labels=labels, layers=("conv1", "conv2"), batch_size=7).rows()
-    )
+    return str(select(model, pool, validation, budget=12, labels=labels, batch_size=7).rows())
 
 
 def indices(rows: str) -> list[tuple[int, int, int]]:

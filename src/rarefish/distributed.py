@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+
+# It takes the group as a default argument when it is imported. If torch did that itself, after join(), then the group
+# would outlive leave(), and now and then its threads would abort a process that ends.
+import torch.distributed.nn
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, RarefishError
