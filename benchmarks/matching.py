@@ -97,7 +97,7 @@ def main() -> None:
     halves = as_dtype(centers, torch.bfloat16), as_dtype(pool, torch.bfloat16)
     times["bfloat16 in blocks"], (_, rounded) = measure(lambda: in_blocks(*halves, depth), device)
     del halves
-    tiles = Tiles() if on_gpu else Tiles(centers=16, images=64, chunks=2)
+    tiles = None if on_gpu else Tiles(centers=16, images=64)
     laid = lay_out(centers), lay_out(pool)
     kept = torch.cuda.memory_allocated() if on_gpu else 0
     if on_gpu:

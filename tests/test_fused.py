@@ -16,7 +16,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 pytest.importorskip("triton", reason="Triton is not installed")
 fused = importlib.import_module("rarefish.fused")
-TILES = fused.Tiles() if ON_GPU else fused.Tiles(centers=16, images=64, chunks=2)
+TILES = fused.Tiles() if ON_GPU else fused.Tiles(centers=16, images=64)
 
 
 def points(count: int, widths: tuple[int, ...], seed: int) -> Standardized:
@@ -49,8 +49,8 @@ def test_equals_the_whole_matrix(
         largest = sum(widths) ** 2
         chances = fused.Chances(posterior, classes, FULL, DOUBTFUL, float(largest), LAST)
         expected = weigh(expected, posterior.T[classes], largest)
-    laid, exact = ((fused.lay_out(centers, d), fused.lay_out(pool, d)) for d in (torch.float16, torch.float32))
-    found, rows = fused.best_matches(*laid, depth, kernel, chances=chances, exact=exact, tiles=TILES)
+    laid, exact = (tuple(fused.lay_out(p, kernel, d) for p in (centers, pool)) for d in (torch.float16, torch.float32))
+    found, rows = fused.best_matches(*laid, depth, chances=chances, exact=exact, tiles=TILES)
     best = expected.topk(min(depth, num_images), dim=1).values
     torch.testing.assert_close(found, best, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(found, expected.gather(1, rows), rtol=1e-4, atol=1e-3)
@@ -64,17 +64,26 @@ def test_copies_come_in_the_order_of_their_rows() -> None:
     assert rows[0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_many_images_in_many_chunks_in_16_bits_and_in_full() -> None:
+def test_many_images_in_many_parts_in_16_bits_and_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     centers, pool = points(3, (8, 8), 0), points(2000, (8, 8), 1)
-    tiles = fused.Tiles(centers=16, images=64, chunks=5)
+    monkeypatch.setattr(fused, "MOST_MAXIMA", 3 * 21)
     laid = fused.lay_out(centers), fused.lay_out(pool)
-    found, rows = fused.best_matches(*laid, 8, tiles=tiles)
+    found, rows = fused.best_matches(*laid, 8, tiles=TILES)
     whole = similarity(centers, pool, "fisher")
     torch.testing.assert_close(found, whole.topk(8, dim=1).values, rtol=3e-3, atol=0.1)
     torch.testing.assert_close(found, whole.gather(1, rows), rtol=3e-3, atol=0.1)
-    sharp = tuple(fused.lay_out(side, torch.float32) for side in (centers, pool))
-    _, rows = fused.best_matches(*laid, 8, exact=sharp, tiles=tiles)
+    sharp = tuple(fused.lay_out(side, dtype=torch.float32) for side in (centers, pool))
+    _, rows = fused.best_matches(*laid, 8, exact=sharp, tiles=TILES)
     assert torch.equal(rows, whole.topk(8, dim=1).indices)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 900), st.integers(1, 5), st.integers(0, 9))
+def test_the_largest_of_long_rows(length: int, count: int, seed: int) -> None:
+    values = torch.randint(0, 500, (3, length), generator=torch.Generator().manual_seed(seed)).float()
+    value, place = fused._top(values, count)
+    assert torch.equal(value, values.topk(min(count, length), dim=1).values)
+    assert torch.equal(value, values.gather(1, place)) and all(len(set(row)) == len(row) for row in place.tolist())
 
 
 def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +106,7 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
 
     plain = find()
     monkeypatch.setattr("rarefish.matching.is_fusible", lambda _: True)
-    monkeypatch.setattr("rarefish.matching.gathered", lambda batches: fused.gathered(batches, 70))
+    monkeypatch.setattr("rarefish.matching.AT_ONCE", 70)
     calls: list[int] = []
     best_matches = fused.best_matches
 

@@ -7,7 +7,7 @@ Letters that end a tensor's name, here and in all modules of the method:
     R  depth of the table of matches       S  Monte Carlo samples of an image
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -60,3 +60,15 @@ def concatenate(parts: Iterable[Descriptors]) -> Descriptors:
     parts = list(parts)
     columns: dict[str, Any] = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Descriptors)}
     return replace(parts[0], **{name: torch.cat(c) for name, c in columns.items() if isinstance(c[0], Tensor)})
+
+
+def gathered(batches: Iterable[Descriptors], at_least: int) -> Iterator[Descriptors]:
+    """The same rows in larger batches: a GPU that multiplies a few images by thousands of centers mostly waits."""
+    waiting: list[Descriptors] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(map(len, waiting)) >= at_least:
+            yield concatenate(waiting)
+            waiting = []
+    if waiting:
+        yield concatenate(waiting)

@@ -1,40 +1,42 @@
 # pyright: reportCallIssue=false
 """The best pool images of every center on a GPU, in Triton: the K×N similarities are never written.
 
-Two steps. The first multiplies in 16 bits, on the tensor cores, and keeps of every tile of similarities the largest of
-each group of 32 images; a center's best groups stay in registers. The R best images of a center lie in at most R
-groups, so a few groups more than that hold them all but for near-ties. The second step takes the images of those
-groups one by one, summed in float32, and in full precision where it is given: then what it finds is ordered exactly.
+Two steps. The first multiplies in 16 bits, on the tensor cores, and keeps of every group of 32 images the largest
+similarity. The R best images of a center lie in at most R groups, so a few groups more than that hold them all but for
+near-ties. The second step takes the images of those groups one by one, summed in float32, and in full precision where
+it is given: then what it finds is ordered exactly.
 """
 
-from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import accumulate
+from typing import Any
 from warnings import warn
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
-from rarefish.descriptors import Descriptors, concatenate
-from rarefish.kernels import Standardized
+from rarefish.kernels import Standardized, needs_scores
 
 GROUP = 32
 """Images of which the first step keeps the largest similarity."""
 SPARE = 8
 """Groups kept beyond the R that are needed: 16 bits may swap near-ties."""
-SLICE = 64
-"""Channels multiplied at once; a layer's are filled up to a multiple."""
-AT_ONCE = 32_768
+WIDE = 64
+"""A layer's channels are filled up with zeros to a multiple of this."""
+AT_ONCE = 65_536
 """Images that the kernels are shown at once."""
+MOST_MAXIMA = 2**26
+"""Numbers that the first step may write before the best of them are taken: 256 MB."""
 FEWEST_CENTERS = 512
 """Fewer are as fast without these kernels."""
 MOST_DEEP = 64
-"""A longer list does not stay in registers."""
+"""For a longer list the second step looks at too many images."""
 FAILED: list[str] = []
 """What went wrong with the kernels in this process; then they are not tried again."""
-KINDS = {"fisher": 0, "sum": 1, "features": 2}
 
 
 def is_fusible(centers: Standardized) -> bool:
@@ -42,18 +44,6 @@ def is_fusible(centers: Standardized) -> bool:
     z_KL = centers.features[0]
     is_there = z_KL.is_cuda and bool(find_spec("triton")) and not FAILED
     return is_there and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS
-
-
-def gathered(batches: Iterable[Descriptors], at_least: int = AT_ONCE) -> Iterator[Descriptors]:
-    """The same rows in larger batches: a GPU that multiplies a few images by thousands of centers mostly waits."""
-    waiting: list[Descriptors] = []
-    for batch in batches:
-        waiting.append(batch)
-        if sum(map(len, waiting)) >= at_least:
-            yield concatenate(waiting)
-            waiting = []
-    if waiting:
-        yield concatenate(waiting)
 
 
 @dataclass(frozen=True)
@@ -68,50 +58,59 @@ class Chances:
     last: float
 
 
+Weights = tuple[Any, ...]
+"""Chances as the kernels take them."""
+
+
 @dataclass(frozen=True)
 class Tiles:
-    """How the first step is cut: centers and images of a tile, warps and loads under way at once."""
+    """How the first step is cut: centers, images and channels of a tile, warps and loads under way at once."""
 
     centers: int = 128
     images: int = 128
+    channels: int = 64
     warps: int = 8
-    stages: int = 3
-    chunks: int = 0
-    """Parts of the pool that are looked at side by side; 0: as many as fill the device a few times over."""
+    stages: int = 5
+    side: int = 16
+    """Blocks of centers that sweep over the images together."""
+
+
+TILES = {False: Tiles(), True: Tiles(stages=4)}
+"""Weighing needs room of its own: one load fewer under way."""
 
 
 @dataclass(frozen=True)
 class Laid:
-    """Standardized features and scores as the kernels read them: all layers side by side, each filled up with zeros."""
+    """Standardized points as the kernels read them: features and scores of the first layer, of the second …"""
 
-    features: Float[Tensor, "N W"]
-    scores: Float[Tensor, "N W"]
-    """The features again for a kernel without scores."""
-    widths: tuple[int, ...]
+    rows: Float[Tensor, "N W"]
+    ends: tuple[int, ...]
+    """Where each of these ends; what fills it up is 0."""
+    is_product: bool
+    """Whether features meet scores layer by layer, or all is one inner product."""
 
     def __len__(self) -> int:
-        return len(self.features)
+        return len(self.rows)
 
 
-def lay_out(points: Standardized, dtype: torch.dtype = torch.float16) -> Laid:
+def lay_out(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torch.float16) -> Laid:
     """Ready for the kernels; standardized values never leave the range of 16 bits."""
-    widths = tuple(-(-z.shape[1] // SLICE) * SLICE for z in points.features)
-
-    def side_by_side(layers: tuple[Tensor, ...]) -> Tensor:
-        whole = layers[0].new_zeros(len(points), sum(widths), dtype=dtype)
-        for layer, place in zip(layers, whole.split(widths, dim=1), strict=True):
-            place[:, : layer.shape[1]] = layer
-        return whole
-
-    features = side_by_side(points.features)
-    return Laid(features, side_by_side(points.scores) if points.scores else features, widths)
+    if kernel == "fisher":
+        parts = [part for layer in zip(points.features, points.scores, strict=True) for part in layer]
+    else:
+        parts = [*points.features, *(points.scores if needs_scores(kernel) else ())]
+    widths = [-(-part.shape[1] // WIDE) * WIDE for part in parts]
+    rows = parts[0].new_zeros(len(points), sum(widths), dtype=dtype)
+    for part, place in zip(parts, rows.split(widths, dim=1), strict=True):
+        place[:, : part.shape[1]] = part
+    is_product = kernel == "fisher"
+    return Laid(rows, tuple(accumulate(widths)) if is_product else (sum(widths),), is_product)
 
 
 def best_matches(
     centers: Laid,
     pool: Laid,
     depth: int,
-    kernel: str = "fisher",
     *,
     chances: Chances | None = None,
     exact: tuple[Laid, Laid] | None = None,
@@ -121,23 +120,24 @@ def best_matches(
 
     `exact`: centers and pool once more, in full precision, to order the candidates by.
     """
-    groups_KB = _best_groups(centers, pool, depth, kernel, chances, tiles or Tiles())
-    similarity_KB = _within(*(exact or (centers, pool)), groups_KB, kernel, chances)
+    weights = _weights(chances, pool)
+    groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles or TILES[chances is not None])
+    similarity_KB = _within(*(exact or (centers, pool)), groups_KB, chances is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
     # Among equals the smaller row first, whatever order the groups came in.
     order = rows_KB.sort(dim=1).indices
     rows_KB, similarity_KB = rows_KB.gather(1, order), similarity_KB.gather(1, order)
     best = similarity_KB.sort(dim=1, descending=True, stable=True).indices[:, : min(depth, len(pool))]
-    return similarity_KB.gather(1, best), rows_KB.gather(1, best).long()
+    return similarity_KB.gather(1, best), rows_KB.gather(1, best)
 
 
 def best_exactly(
     centers: Standardized, pool: Standardized, depth: int, kernel: str, chances: Chances | None
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]] | None:
     """The same of descriptors as they come, candidates ordered in float32; None, after a word, where it fails here."""
-    exact = lay_out(centers, torch.float32), lay_out(pool, torch.float32)
     try:
-        return best_matches(lay_out(centers), lay_out(pool), depth, kernel, chances=chances, exact=exact)
+        exact = lay_out(centers, kernel, torch.float32), lay_out(pool, kernel, torch.float32)
+        return best_matches(lay_out(centers, kernel), lay_out(pool, kernel), depth, chances=chances, exact=exact)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a compiler may say about a GPU we have not seen
@@ -148,57 +148,81 @@ def best_exactly(
 
 
 def _best_groups(
-    centers: Laid, pool: Laid, depth: int, kernel: str, chances: Chances | None, tiles: Tiles
+    centers: Laid, pool: Laid, depth: int, is_weighed: bool, weights: Weights, tiles: Tiles
 ) -> Int[Tensor, "K B"]:
     """The groups that hold the best images of each center, each of GROUP consecutive rows."""
-    from rarefish.fused_kernels import keep_best_groups  # needs Triton
+    num_groups, kept, of_tile = -(-len(pool) // GROUP), depth + SPARE, tiles.images // GROUP
+    at_once = max(1, MOST_MAXIMA // len(centers) // of_tile) * of_tile
+    best = []
+    for first in range(0, num_groups, at_once):
+        last = min(first + at_once, num_groups)
+        maxima_KG = _largest(centers, pool, first, last, is_weighed, weights, tiles)
+        value, group = _top(maxima_KG, kept)
+        best.append((value, group + first))
+    value, group = (torch.cat(column, dim=1) for column in zip(*best, strict=True))
+    return group.gather(1, _top(value, kept)[1])
 
-    num_centers, num_images, device = len(centers), len(pool), pool.features.device
-    num_groups = -(-num_images // GROUP)
-    kept = 1 << (depth + SPARE - 1).bit_length()  # Triton's lists are powers of two long
-    blocks, images = -(-num_centers // tiles.centers), -(-num_images // tiles.images)
-    chunks = min(images, tiles.chunks or max(1, 4 * _num_processors(device) // blocks))
-    value = torch.empty(chunks, num_centers, kept, device=device)
-    group = torch.empty(chunks, num_centers, kept, device=device, dtype=torch.int32)
+
+def _largest(
+    centers: Laid, pool: Laid, first: int, last: int, is_weighed: bool, weights: Weights, tiles: Tiles
+) -> Float[Tensor, "K G"]:
+    """The largest similarity of each center in each of some groups."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from rarefish.fused_kernels import keep_largest  # needs Triton
+
+    device, images = pool.rows.device, pool.rows[first * GROUP : last * GROUP]
+    maxima = torch.empty(len(centers), last - first, device=device)
+    blocks_k, blocks_n = -(-len(centers) // tiles.centers), -(-len(images) // tiles.images)
     with on_device(device):
-        keep_best_groups[(blocks * chunks,)](
-            *(centers.features, centers.scores, pool.features, pool.scores, *_weights(chances, pool), value, group),
-            *(num_centers, num_images, -(-images // chunks) * tiles.images, blocks),
-            widths=pool.widths,
-            total=sum(pool.widths),
-            kind=KINDS[kernel],
-            is_weighed=chances is not None,
+        keep_largest[(min(blocks_k * blocks_n, _num_processors(device)),)](
+            TensorDescriptor.from_tensor(centers.rows, [tiles.centers, tiles.channels]),
+            TensorDescriptor.from_tensor(images, [tiles.images, tiles.channels]),
+            *(*weights, maxima, len(centers), len(images), len(pool), first * GROUP, last - first, blocks_k, blocks_n),
+            ends=tuple(end // tiles.channels for end in pool.ends),
+            is_product=pool.is_product,
+            is_weighed=is_weighed,
             tile_k=tiles.centers,
             tile_n=tiles.images,
-            tile_l=SLICE,
+            tile_l=tiles.channels,
             group_size=GROUP,
-            kept=kept,
+            side=tiles.side,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
         )
-    value, group = (part.movedim(0, 1).flatten(1) for part in (value, group))
-    best = value.topk(min(kept, num_groups, value.shape[1]), dim=1).indices
-    return group.gather(1, best)
+    return maxima
 
 
-def _within(
-    centers: Laid, pool: Laid, groups_KB: Tensor, kernel: str, chances: Chances | None
-) -> Float[Tensor, "K BG"]:
+def _top(values_KG: Float[Tensor, "K G"], count: int) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
+    """The largest values of each row and where they stand; a long row is first looked at in pieces.
+
+    The `count` largest lie in at most as many pieces, those with the largest maxima.
+    """
+    count, piece = min(count, values_KG.shape[1]), 64
+    if values_KG.shape[1] <= 2 * piece * count:
+        value, place = values_KG.topk(count, dim=1)
+        return value, place
+    pieces_KPG = functional.pad(values_KG, (0, -values_KG.shape[1] % piece), value=-torch.inf).unflatten(1, (-1, piece))
+    chosen_KB = pieces_KPG.amax(dim=2).topk(count, dim=1).indices
+    few_KBG = pieces_KPG.gather(1, chosen_KB[:, :, None].expand(-1, -1, piece))
+    value, place = few_KBG.flatten(1).topk(count, dim=1)
+    return value, chosen_KB.gather(1, place // piece) * piece + place % piece
+
+
+def _within(centers: Laid, pool: Laid, groups_KB: Tensor, is_weighed: bool, weights: Weights) -> Float[Tensor, "K BG"]:
     """Similarities of each center to all images of its groups, summed in float32; -inf past the last image."""
     from rarefish.fused_kernels import look_into_groups
 
     num_centers, num_groups = groups_KB.shape
-    device = pool.features.device
+    device = pool.rows.device
     found = torch.empty(num_centers, num_groups, GROUP, device=device)
     with on_device(device):
         look_into_groups[(num_centers, num_groups)](
-            *(centers.features, centers.scores, pool.features, pool.scores, *_weights(chances, pool)),
-            *(groups_KB.contiguous(), found, len(pool), num_groups),
-            widths=pool.widths,
-            total=sum(pool.widths),
-            kind=KINDS[kernel],
-            is_weighed=chances is not None,
-            tile_l=SLICE,
+            *(centers.rows, pool.rows, *weights, groups_KB.contiguous(), found, len(pool), num_groups),
+            ends=tuple(end // WIDE for end in pool.ends),
+            is_product=pool.is_product,
+            is_weighed=is_weighed,
+            tile_l=WIDE,
             group_size=GROUP,
         )
     return found.flatten(1)
@@ -209,9 +233,9 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _weights(chances: Chances | None, pool: Laid) -> tuple[Tensor | float, ...]:
+def _weights(chances: Chances | None, pool: Laid) -> Weights:
     if chances is None:
-        return (pool.features, pool.features, 0.0, 0.0, 0.0, 0.0)
+        return (pool.rows, pool.rows, 0.0, 0.0, 0.0, 0.0)
     # By class: then the threads that look at one center read neighbours.
     posterior_CN = chances.posterior_NC.float().T.contiguous()
     classes = chances.classes_K.to(posterior_CN.device, torch.int32)
@@ -219,4 +243,4 @@ def _weights(chances: Chances | None, pool: Laid) -> tuple[Tensor | float, ...]:
 
 
 def _num_processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

@@ -1,9 +1,10 @@
 # pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportArgumentType=false
 """Device code of `fused`: what one program of the GPU does.
 
-Triton reads the source of these functions, and types are its own. `kind` is 0 for the product of features and scores, 1
-for the sum, 2 for features alone. Weighing stands here twice: a function called from a kernel is lost on the
-interpreter when the tests check types.
+Triton reads the source of these functions, and types are its own. A row holds the features of the first layer, its
+scores, the features of the second layer …; `ends` are the steps, of `tile_l` channels each, after which one of these is
+complete. `is_product`: features times scores, layer by layer; else all is one inner product. Weighing stands here
+twice: a function called from a kernel is lost on the interpreter when the tests check types.
 """
 
 import triton
@@ -11,89 +12,92 @@ import triton.language as tl
 
 
 @triton.jit
-def keep_best_groups(
-    z_k,
-    g_k,
-    z_n,
-    g_n,
+def keep_largest(
+    centers,
+    pool,
     posterior,
     classes,
     full,
     doubtful,
     largest,
     last,
-    value,
-    group,
+    maxima,
     num_centers,
     num_images,
-    chunk_size,
-    blocks,
-    widths: tl.constexpr,
-    total: tl.constexpr,
-    kind: tl.constexpr,
+    num_all,
+    first_image,
+    num_groups,
+    blocks_k,
+    blocks_n,
+    ends: tl.constexpr,
+    is_product: tl.constexpr,
     is_weighed: tl.constexpr,
     tile_k: tl.constexpr,
     tile_n: tl.constexpr,
     tile_l: tl.constexpr,
     group_size: tl.constexpr,
-    kept: tl.constexpr,
+    side: tl.constexpr,
 ):
-    """One program: the best groups of `tile_k` centers in one chunk of the pool."""
-    # Blocks of centers first: programs that run side by side then read the same images.
-    block, chunk = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    rows_k = block * tile_k + tl.arange(0, tile_k)
-    is_center = rows_k < num_centers
-    safe_k = tl.where(is_center, rows_k, 0).to(tl.int64)
-    slots, places = tl.arange(0, kept), tl.arange(0, tile_n // group_size)
-    top_value = tl.full((tile_k, kept), -float("inf"), tl.float32)
-    top_group = tl.zeros((tile_k, kept), tl.int32)
-    first = chunk * chunk_size
-    for start in range(first, tl.minimum(first + chunk_size, num_images), tile_n):
-        rows_n = start + tl.arange(0, tile_n)
-        is_image = rows_n < num_images
-        safe_n = tl.where(is_image, rows_n, 0).to(tl.int64)
-        similarity = tl.zeros((tile_k, tile_n), tl.float32)
-        begin = 0
-        for layer in tl.static_range(len(widths)):
-            product_z = tl.zeros((tile_k, tile_n), tl.float32)
-            product_g = tl.zeros((tile_k, tile_n), tl.float32)
-            for offset in range(0, widths[layer], tile_l):
-                channels = begin + offset + tl.arange(0, tile_l)
-                at_k = safe_k[:, None] * total + channels[None, :]
-                at_n = safe_n[None, :] * total + channels[:, None]
-                product_z = tl.dot(tl.load(z_k + at_k), tl.load(z_n + at_n), product_z)
-                if kind != 2:
-                    product_g = tl.dot(tl.load(g_k + at_k), tl.load(g_n + at_n), product_g)
-            if kind == 0:
-                similarity += product_z * product_g
+    """The largest similarity of each center in each group of images, tile after tile.
+
+    One loop over the steps of all tiles of this program: while one tile is finished, the next is being fetched.
+    """
+    steps: tl.constexpr = ends[len(ends) - 1]
+    groups: tl.constexpr = tile_n // group_size
+    count = (blocks_k * blocks_n - tl.program_id(0) + tl.num_programs(0) - 1) // tl.num_programs(0)
+    product = tl.zeros((tile_k, tile_n), tl.float32)
+    held = tl.zeros((tile_k, tile_n), tl.float32)
+    similarity = tl.zeros((tile_k, tile_n), tl.float32)
+    step, tile = -1, tl.program_id(0) - tl.num_programs(0)
+    block_k, block_n = 0, 0
+    for _ in range(count * steps):
+        step = tl.where(step == steps - 1, 0, step + 1)
+        if step == 0:
+            # A few blocks of centers sweep over all images together: both are then read from the cache.
+            tile += tl.num_programs(0)
+            first = tile // (side * blocks_n) * side
+            abreast = tl.minimum(blocks_k - first, side)
+            block_k = first + tile % (side * blocks_n) % abreast
+            block_n = tile % (side * blocks_n) // abreast
+        rows_k = centers.load([block_k * tile_k, step * tile_l])
+        rows_n = pool.load([block_n * tile_n, step * tile_l])
+        product = tl.dot(rows_k, rows_n.T, product)
+        is_end, is_second = False, False
+        for part in tl.static_range(len(ends)):
+            is_end = is_end | (step == ends[part] - 1)
+            if part % 2 == 1:
+                is_second = is_second | (step == ends[part] - 1)
+        # One branch, and nothing else that touches the product: only then do multiplications overlap.
+        if is_end:
+            if is_product:
+                similarity += held * product  # after features there is nothing held yet
+                held = tl.where(is_second, 0.0, product)
             else:
-                similarity += product_z + product_g
-            begin += widths[layer]
-        if is_weighed:
-            of_class = tl.load(classes + safe_k).to(tl.int64)[:, None]
-            chance = tl.load(posterior + of_class * num_images + safe_n[None, :])
-            weighed = similarity * tl.minimum(chance * full, 1.0)
-            is_plausible = (chance >= doubtful) & (similarity > 0)
-            similarity = tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
-        similarity = tl.where(is_image[None, :], similarity, -float("inf"))
-        largest_of = tl.max(tl.reshape(similarity, (tile_k, tile_n // group_size, group_size)), axis=2)
-        for place in tl.static_range(tile_n // group_size):
-            new = tl.max(tl.where((places == place)[None, :], largest_of, -float("inf")), axis=1)
-            lowest, worst = tl.min(top_value, axis=1, return_indices=True)
-            is_replaced = (new > lowest)[:, None] & (slots[None, :] == worst[:, None])
-            top_value = tl.where(is_replaced, new[:, None], top_value)
-            top_group = tl.where(is_replaced, start // group_size + place, top_group)
-    at = (chunk * num_centers + safe_k)[:, None] * kept + slots[None, :]
-    tl.store(value + at, top_value, mask=is_center[:, None])
-    tl.store(group + at, top_group, mask=is_center[:, None])
+                similarity += product
+            product = tl.zeros((tile_k, tile_n), tl.float32)
+        if step == steps - 1:
+            center = block_k * tile_k + tl.arange(0, tile_k)
+            image = block_n * tile_n + tl.arange(0, tile_n)
+            is_image = image < num_images
+            if is_weighed:
+                of_class = tl.load(classes + center, mask=center < num_centers, other=0).to(tl.int64)[:, None]
+                at = of_class * num_all + first_image + image[None, :]
+                chance = tl.load(posterior + at, mask=is_image[None, :], other=0.0)
+                weighed = similarity * tl.minimum(chance * full, 1.0)
+                is_plausible = (chance >= doubtful) & (similarity > 0)
+                similarity = tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
+            similarity = tl.where(is_image[None, :], similarity, -float("inf"))
+            found = tl.max(tl.reshape(similarity, (tile_k, groups, group_size)), axis=2)
+            group = block_n * groups + tl.arange(0, groups)
+            at = center.to(tl.int64)[:, None] * num_groups + group[None, :]
+            tl.store(maxima + at, found, mask=(center < num_centers)[:, None] & (group < num_groups)[None, :])
+            similarity = tl.zeros((tile_k, tile_n), tl.float32)
 
 
 @triton.jit
 def look_into_groups(
-    z_k,
-    g_k,
-    z_n,
-    g_n,
+    centers,
+    pool,
     posterior,
     classes,
     full,
@@ -104,35 +108,36 @@ def look_into_groups(
     found,
     num_images,
     num_groups,
-    widths: tl.constexpr,
-    total: tl.constexpr,
-    kind: tl.constexpr,
+    ends: tl.constexpr,
+    is_product: tl.constexpr,
     is_weighed: tl.constexpr,
     tile_l: tl.constexpr,
     group_size: tl.constexpr,
 ):
     """One program: one center and the images of one of its groups."""
+    width: tl.constexpr = ends[len(ends) - 1] * tile_l
     center, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
     rows = tl.load(groups + center * num_groups + place).to(tl.int64) * group_size + tl.arange(0, group_size)
     is_image = rows < num_images
     safe = tl.where(is_image, rows, 0)
     similarity = tl.zeros((group_size,), tl.float32)
+    held = tl.zeros((group_size,), tl.float32)
     begin = 0
-    for layer in tl.static_range(len(widths)):
-        product_z = tl.zeros((group_size, tile_l), tl.float32)
-        product_g = tl.zeros((group_size, tile_l), tl.float32)
-        for offset in range(0, widths[layer], tile_l):
-            channels = begin + offset + tl.arange(0, tile_l)
-            at_k = center * total + channels
-            at_n = safe[:, None] * total + channels[None, :]
-            product_z += tl.load(z_n + at_n).to(tl.float32) * tl.load(z_k + at_k).to(tl.float32)[None, :]
-            if kind != 2:
-                product_g += tl.load(g_n + at_n).to(tl.float32) * tl.load(g_k + at_k).to(tl.float32)[None, :]
-        if kind == 0:
-            similarity += tl.sum(product_z, axis=1) * tl.sum(product_g, axis=1)
+    for part in tl.static_range(len(ends)):
+        products = tl.zeros((group_size, tile_l), tl.float32)
+        for step in range(begin, ends[part]):
+            channels = step * tile_l + tl.arange(0, tile_l)
+            of_center = tl.load(centers + center * width + channels).to(tl.float32)
+            of_images = tl.load(pool + safe[:, None] * width + channels[None, :]).to(tl.float32)
+            products += of_images * of_center[None, :]
+        begin = ends[part]
+        product = tl.sum(products, axis=1)
+        if not is_product:
+            similarity += product
+        elif part % 2 == 0:
+            held = product
         else:
-            similarity += tl.sum(product_z, axis=1) + tl.sum(product_g, axis=1)
-        begin += widths[layer]
+            similarity += held * product
     if is_weighed:
         of_class = tl.load(classes + center).to(tl.int64)
         chance = tl.load(posterior + of_class * num_images + safe)

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rarefish.descriptors import Descriptors
-from rarefish.fused import MOST_DEEP, Chances, best_exactly, gathered, is_fusible
+from rarefish.descriptors import Descriptors, gathered
+from rarefish.fused import AT_ONCE, MOST_DEEP, Chances, best_exactly, is_fusible
 from rarefish.kernels import Standardized, similarity, standardize
 
 FULL, DOUBTFUL = 0.2, 0.02
@@ -60,7 +60,7 @@ def fill(
     batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
 ) -> Matches:
     """The table of all batches together, a batch at a time."""
-    batches = gathered(batches) if is_fusible(centers) else batches
+    batches = gathered(batches, AT_ONCE) if is_fusible(centers) else batches
     none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
     tables = (match(batch, centers, classes_K, kernel, depth) for batch in batches)
     return merge(chain([Matches(none, none)], tables), depth)
