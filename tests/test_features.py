@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError
-from rarefish.features import spatial_mean, tapped, watched
+from rarefish.features import spatial_mean, watched
 from rarefish.layers import evaluating
+from rarefish.taps import tapped
 from tests.cases import Plain, Shared, Vector, images
 
 
@@ -22,12 +23,12 @@ def test_spatial_mean_of_maps_tokens_and_vectors() -> None:
 def test_a_layer_that_runs_twice_is_kept_as_the_last_time() -> None:
     net = Shared().eval()
     shown = images(2)
-    with torch.no_grad(), tapped(net, ("act",)) as maps:
+    with torch.no_grad(), tapped(net, ("act",)) as taps:
         net(shown)
         once = net.act(net.conv(net.stem(shown)))
         twice = net.act(net.conv(once))
         net(shown)
-    torch.testing.assert_close(maps["act"], twice)
+    torch.testing.assert_close(taps.maps["act"], twice)
 
 
 def test_a_layer_without_a_tensor_is_refused() -> None:

@@ -11,6 +11,7 @@ from rarefish.descriptors import concatenate
 from rarefish.errors import ArgumentError, LabelError, LayerError, ModelError
 from rarefish.features import watched
 from rarefish.fisher import describe, describe_batches
+from rarefish.haste import Hurried
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels import given
 from rarefish.reading import Batch
@@ -144,7 +145,9 @@ def test_batches_of_another_order_give_the_same_rows() -> None:
         orders = torch.arange(9), torch.tensor([8, 2, 5, 0, 1, 3, 7, 6, 4])
         runs = [
             concatenate(
-                describe_batches(watch, [Batch(i, data[i], i % NUM_CLASSES) for i in order.split(4)], ("conv1",), given)
+                describe_batches(
+                    Hurried(watch), [Batch(i, data[i], i % NUM_CLASSES) for i in order.split(4)], ("conv1",), given
+                )
             )
             for order in orders
         ]

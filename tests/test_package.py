@@ -100,6 +100,7 @@ def test_tests_mirror_the_source() -> None:
         "monte_carlo": "pseudo_labels",
         "fused_kernels": "fused",
         "team": "distributed",
+        "taps": "features",
         "outcome": "selection",
         "sources": "choosing",
         "loading": "choosing",

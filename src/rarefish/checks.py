@@ -20,6 +20,7 @@ from rarefish.errors import (
     list_some,
     nearest,
 )
+from rarefish.indices import all_but
 from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.posterior import FEWEST, Posterior
@@ -78,7 +79,7 @@ def check_pool(
     budget: int,
     exclude: "Iterable[int] | Tensor | None",
     bought: Mapping[int, int] | None = None,
-) -> list[int]:
+) -> Sequence[int]:
     """Pool indices that may be chosen; complains where the budget cannot be met."""
     check_data(pool, "pool")
     check_data(validation, "validation set")
@@ -89,7 +90,7 @@ def check_pool(
         raise ArgumentError(
             f"exclude or bought names {list_some(outside)}; the pool's indices are 0 to {len(pool) - 1}."
         )
-    left = [i for i in range(len(pool)) if i not in excluded]
+    left = all_but(excluded, len(pool))
     if isinstance(budget, bool) or not hasattr(budget, "__index__"):
         raise ArgumentError(f"The budget is {budget!r}; give a whole number.")
     if budget < 1:

@@ -28,6 +28,7 @@ def choose(
     labels: str,
     batch_size: int,
     workers: int,
+    compile: bool | None,
     shard: int,
     strict: bool,
 ) -> Selection:
@@ -55,6 +56,7 @@ def choose(
             batch_size=batch_size,
             device=device,
             num_workers=workers,
+            compile=compile,
             progress=distributed.rank() == 0,
             strict=strict,
             team=team,

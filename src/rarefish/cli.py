@@ -95,6 +95,7 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
 @click.option("--labels", default="posterior", show_default=True, help="How pool images are labeled for selection.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--workers", type=click.IntRange(min=0), default=2, show_default=True, help="Processes that decode.")
+@click.option("--compile/--no-compile", default=None, help="torch.compile. [default: on a GPU, where it pays]")
 @click.option("--shard", type=click.IntRange(min=1), default=20_000, show_default=True, help="Images kept at a time.")
 @click.option("--strict", is_flag=True, help="Stop at an image that cannot be read, instead of leaving it out.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("picks"), show_default=True)

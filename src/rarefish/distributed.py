@@ -54,6 +54,10 @@ class Ranks:
         if self.shard_size < 1:
             raise ArgumentError(f"A shard has at least 1 image, not {self.shard_size}.")
 
+    @property
+    def size(self) -> int:
+        return num_ranks()
+
     def once(self, work: Callable[[], T]) -> T:
         """The first process works, or finds the work on disk; an error it makes is everyone's."""
         if num_ranks() == 1:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rarefish.errors import DataError, LabelError, list_some
 from rarefish.features import watched
+from rarefish.indices import draw_some
 from rarefish.layers import device_of
 from rarefish.reading import Data, Reader, check_labels
 
@@ -66,12 +67,12 @@ def gather(
     )
     first = reader.first_images(validation)
     most = max(1, MEMORY // (first.numel() * 4))
-    some = torch.randperm(len(validation), generator=generator)[:most].sort().values.tolist()
+    some = draw_some(most, len(validation), generator).tolist()
     trusted = list(reader.read(validation, some, title="reading validation", labels=True))
     own = list(
         reader.read(pool, list(bought)[: max(0, most - len(some))], title="reading what was bought", unreadable={})
     )
-    drawn = torch.randperm(len(left), generator=generator)[: min(SAMPLE, most)].sort().values.tolist()
+    drawn = draw_some(min(SAMPLE, most), len(left), generator).tolist()
     bad: dict[int, str] = {}
     sample = list(reader.read(pool, [left[row] for row in drawn], title="reading some of the pool", unreadable=bad))
     if not sample:

@@ -10,7 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError, nearest
-from rarefish.layers import check_logits, check_maps, check_model, device_of, dtype_of, evaluating, find_layers
+from rarefish.layers import (
+    channels_last,
+    check_logits,
+    check_maps,
+    check_model,
+    device_of,
+    dtype_of,
+    evaluating,
+)
+from rarefish.taps import Taps, tapped
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 HALVES = (torch.bfloat16, torch.float16)
@@ -23,9 +32,14 @@ class View:
     images: Tensor
     logits_NC: Tensor
     maps: tuple[Tensor, ...]
+    """Or, from compiled code, a nudge to each channel of the map: the gradient at it is the map's, averaged."""
+    means_ND: Tensor | None = None
+    """Spatial means of the maps, where they are already there."""
 
     @property
     def features_ND(self) -> Tensor:
+        if self.means_ND is not None:
+            return self.means_ND
         return torch.cat([spatial_mean(m.detach()) for m in self.maps], dim=1)
 
     @property
@@ -37,10 +51,42 @@ Watch = Callable[[Tensor], View]
 """Runs images through the model and tells what it saw."""
 
 
+@dataclass(frozen=True)
+class Watcher:
+    """Shows a batch to the model."""
+
+    model: nn.Module
+    layers: Sequence[str]
+    device: torch.device
+    dtype: torch.dtype
+    in_bfloat16: bool
+    taps: Taps
+
+    def __call__(self, images: Tensor) -> View:
+        images = self.fetch(images)
+        logits_NC = self.run(images)
+        check_maps(self.taps.maps, self.layers, len(images))
+        return View(images, logits_NC, tuple(self.taps.maps[name] for name in self.layers))
+
+    def fetch(self, images: Tensor) -> Tensor:
+        """The images where the model is; on a GPU with the channels last, as its tensor cores like them."""
+        images = images.to(self.device, self.dtype, non_blocking=True)
+        is_map = self.device.type == "cuda" and images.ndim == 4
+        return images.contiguous(memory_format=torch.channels_last) if is_map else images
+
+    def run(self, images: Tensor) -> Tensor:
+        """The logits; the maps are left in the taps."""
+        self.taps.maps.clear()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
+            # A copy, since some models normalize their input in place; float, since bf16 has no 1 - p of a sure model.
+            logits_NC = check_logits(self.model(images.clone()), len(images))
+        return logits_NC.float() if logits_NC.dtype in HALVES else logits_NC
+
+
 @contextmanager
 def watched(
     model: nn.Module, layers: Sequence[str], device: torch.device | str | None = None, precision: str = "auto"
-) -> Iterator[Watch]:
+) -> Iterator[Watcher]:
     """A function that shows a batch to the model; the model is evaluating meanwhile and comes back as it was."""
     if precision not in PRECISIONS:
         raise ArgumentError(f"There is no precision {precision!r}. {nearest(str(precision), PRECISIONS)}")
@@ -48,17 +94,6 @@ def watched(
     home, dtype = device_of(model), dtype_of(model)
     device = torch.device(device) if device is not None else home
     in_bfloat16 = precision == "bfloat16" or (precision == "auto" and device.type == "cuda" and dtype == torch.float32)
-
-    def watch(images: Tensor) -> View:
-        images = images.to(device, dtype, non_blocking=True)
-        maps.clear()
-        with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
-            # A copy, since some models normalize their input in place; float, since bf16 has no 1 - p of a sure model.
-            logits_NC = check_logits(model(images.clone()), len(images))
-        check_maps(maps, layers, len(images))
-        logits_NC = logits_NC.float() if logits_NC.dtype in HALVES else logits_NC
-        return View(images, logits_NC, tuple(maps[name] for name in layers))
-
     with ExitStack() as around:
         around.enter_context(torch.inference_mode(False))
         around.enter_context(torch.autocast(device.type, enabled=False))
@@ -66,62 +101,13 @@ def watched(
         around.enter_context(torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=tf32))
         around.enter_context(torch.compiler.set_stance("force_eager"))  # hooks and graphs cut at a tap need eager
         around.enter_context(evaluating(model))
-        maps = around.enter_context(tapped(model, layers))
+        taps = around.enter_context(tapped(model, layers))
         if device != home:
             around.callback(model.to, home)
             model.to(device)
-        yield watch
-
-
-@contextmanager
-def tapped(model: nn.Module, layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
-    """A dictionary that every forward pass fills with the output of each named layer.
-
-    An output is kept as the network leaves it: where an in-place ReLU or addition follows, after that one. A layer
-    that runs several times in a pass is kept as it was the last time.
-    """
-    maps: dict[str, Tensor] = {}
-
-    def tap(name: str) -> Callable[[nn.Module, object, object], Tensor]:
-        def keep(module: nn.Module, _: object, output: object) -> Tensor:
-            if not isinstance(output, Tensor) or output.ndim < 2 or not output.is_floating_point():
-                what = f"{type(output).__name__} ({type(module).__name__})"
-                raise LayerError(f"The layer {name!r} gives a {what}, not one map per image. Name a layer inside it.")
-            maps[name] = start_graph(output) if torch.is_grad_enabled() and not output.requires_grad else output
-            return maps[name]
-
-        return keep
-
-    handles = []
-    try:
-        for name, module in find_layers(model, layers).items():
-            handles.append(module.register_forward_hook(tap(name)))
-        yield maps
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def start_graph(output: Tensor) -> Tensor:
-    """The same values, no copy, as the first tensor of a graph."""
-    anchor = torch.empty(0, device=output.device, requires_grad=True)
-    # Detached, since a view (Flatten) would draw the caller's own images into the graph.
-    started = _StartOfGraph.apply(output.detach(), anchor)
-    assert isinstance(started, Tensor)
-    return started
-
-
-class _StartOfGraph(torch.autograd.Function):
-    """Not a leaf: an in-place layer behind the tap could not change a leaf."""
-
-    @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, output: Tensor, anchor: Tensor) -> Tensor:
-        ctx.mark_dirty(output)
-        return output
-
-    @staticmethod
-    def backward(ctx: object, *grads: Tensor) -> tuple[None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, None
+        if device.type == "cuda":
+            around.enter_context(channels_last(model))
+        yield Watcher(model, tuple(layers), device, dtype, in_bfloat16, taps)
 
 
 def pull_back(outputs: Tensor, maps: Sequence[Tensor], **how: Any) -> tuple[Tensor, ...]:

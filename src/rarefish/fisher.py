@@ -12,7 +12,8 @@ from torch.nn import functional
 from rarefish.checks import check_data, check_finite, check_own_labels, settle_precision
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
-from rarefish.features import View, Watch, pull_back, spatial_mean, watched
+from rarefish.features import View, pull_back, spatial_mean, watched
+from rarefish.haste import Hurried, ahead
 from rarefish.layers import choose_layers, find_layers
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels import Estimator, as_labels, given, label_rule, predicted
@@ -34,17 +35,19 @@ def describe(
     num_workers: int = 0,
     collate: Callable[[list[Any]], Any] | None = None,
     progress: bool = True,
+    compile: bool | None = None,
 ) -> Descriptors:
     """Features and Fisher scores of every image of a data set, kept in memory.
 
     `labels` names the estimator (`true` takes the data set's own), or is one label per image, or None: no scores.
+    `compile`: whether to use torch.compile; None: on a GPU, where so many images are to come that it pays.
     """
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
     check_data(data, "data set")
     estimate, precision = _estimator_for_one(labels, precision)
     own_labels = check_own_labels(labels, len(data)) if isinstance(labels, Tensor) else None
     names = find_layers(model, choose_layers(model, reader.first_images(data)) if layers is None else layers)
-    with describing(model, names, reader, device, precision) as run:
+    with describing(model, names, reader, device, precision, compile, len(data)) as run:
         with_scores = labels is not None
         return concatenate(
             run(data, None, estimate, with_scores=with_scores, own_labels=own_labels, title="describing")
@@ -58,10 +61,16 @@ def describing(
     reader: Reader,
     device: torch.device | str | None = None,
     precision: str = "auto",
+    compile: bool | None = None,
+    to_come: int = 0,
 ) -> Iterator[Describe]:
-    """A function that describes data sets, one pass a call, while the model is held in evaluation mode."""
+    """A function that describes data sets, one pass a call, while the model is held in evaluation mode.
+
+    `to_come`: how many images it will be shown in all, which tells whether compiling pays.
+    """
     layers = tuple(layers)
-    with ExitStack() as readers, watched(model, layers, device, precision) as watch:
+    with ExitStack() as readers, watched(model, layers, device, precision) as watcher:
+        watch = Hurried(watcher, compile, to_come)
 
         def run(
             data: Data,
@@ -82,16 +91,16 @@ def describing(
 
 
 def describe_batches(
-    watch: Watch, batches: Iterable[Batch], layers: tuple[str, ...], estimate: Estimator, with_scores: bool = True
+    watch: Hurried, batches: Iterable[Batch], layers: tuple[str, ...], estimate: Estimator, with_scores: bool = True
 ) -> Iterator[Descriptors]:
     """Descriptors batch by batch, on the model's device; nothing of an earlier batch is kept."""
-    for batch in batches:
+    for batch in ahead(batches, watch.watcher.device):
         with torch.set_grad_enabled(with_scores):
             view = watch(batch.images)
             features_ND = view.features_ND
             check_labels(batch, view.logits_NC.shape[1])
             check_finite(batch, logits=view.logits_NC, features=features_ND)
-            label_N, posterior_NC = as_labels(estimate(view, batch.labels, watch))
+            label_N, posterior_NC = as_labels(estimate(view, batch.labels, watch.watcher))
             scores_ND = scores(view, label_N) if with_scores else features_ND.new_empty(len(label_N), 0)
             check_finite(batch, scores=scores_ND)
         yield Descriptors(

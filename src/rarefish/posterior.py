@@ -174,7 +174,8 @@ class Network:
     def __call__(self, seen: Seen, at_once: int = 1000) -> Tensor:
         device, dtype = device_of(self.network), dtype_of(self.network)
         parts = seen.images.split(at_once)
-        return torch.cat([self.network(part.to(device, dtype, copy=True)).float() for part in parts])
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            return torch.cat([self.network(part.to(device, dtype, copy=True)).float() for part in parts])
 
 
 @dataclass(frozen=True)

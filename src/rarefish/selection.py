@@ -40,6 +40,7 @@ def select(
     batch_size: int = 256,
     device: torch.device | str | None = None,
     precision: str = "auto",
+    compile: bool | None = None,
     num_workers: int = 0,
     collate: Callable[[list[Any]], Any] | None = None,
     generator: torch.Generator | None = None,
@@ -52,8 +53,9 @@ def select(
     `kernel`: fisher, sum, features. `labels`: posterior, density (the paper's), prediction, trace, mutual_information,
     true.
     `bought`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
-    `precision`: auto, float32, bfloat16. `failures`, one flag an image (True: wrong), stands in for validation labels;
-    without those, `labels` must be prediction, trace or mutual_information. Without a generator the seed is 0.
+    `precision`: auto, float32, bfloat16. `compile`: whether to use torch.compile; None: where it pays.
+    `failures`, one flag an image (True: wrong), stands in for validation labels; without those, `labels` must be
+    prediction, trace or mutual_information. Without a generator the seed is 0.
     `strict`: stop at a pool image that cannot be read, instead of leaving it out. `team`: who shares the work, such as
     `distributed.Ranks`.
     """
@@ -67,10 +69,10 @@ def select(
         warn_if_unstable(data, index, name, reader)
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     precision = settle_precision(precision, rule)
-    describing_here = partial(describing, model, names, reader, device, precision)
+    describing_here = partial(describing, model, names, reader, device, precision, compile)
     learn = partial(gather, model, list(names), validation, pool, left, bought, reader, generator, device, precision)
     plan = team.once(lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator))
-    with describing_here() as describe:
+    with describing_here(to_come=len(left) // team.size) as describe:
 
         def score(index: Sequence[int], depth: int) -> Scored:
             unreadable: dict[int, str] = {}
@@ -101,7 +103,7 @@ def select(
 
 
 def make_plan(
-    describing_here: Callable[[], AbstractContextManager[Describe]],
+    describing_here: Callable[..., AbstractContextManager[Describe]],
     rule: LabelRule,
     learn: Callable[[], Evidence],
     validation: Data,

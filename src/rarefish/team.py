@@ -44,6 +44,11 @@ Score = Callable[[Sequence[int], int], Scored]
 class Team(Protocol):
     """Shares out what `select()` does; every member calls the same methods in the same order."""
 
+    @property
+    def size(self) -> int:
+        """How many members."""
+        ...
+
     def once(self, work: Callable[[], T]) -> T:
         """What the work gives; one member does it for all."""
         ...
@@ -55,6 +60,8 @@ class Team(Protocol):
 
 class Alone:
     """One process."""
+
+    size = 1
 
     def once(self, work: Callable[[], T]) -> T:
         return work()
