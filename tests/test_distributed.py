@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,17 +20,21 @@ from rarefish import select
 from rarefish.distributed import Ranks, fingerprint
 from rarefish.errors import ArgumentError
 from rarefish.matching import distinct, fill
+from rarefish.packing import fit_each
 from rarefish.team import Alone, Scored
 from tests.cases import Plain
 from tests.test_matching import pool_with_copies
+from tests.trainer import train
 from tests.worker import Slow, parts
 
 ROOT = Path(__file__).parent.parent
 
 
-def start(folder: Path, num_ranks: int, *arguments: object, restarts: int = 0) -> "subprocess.Popen[bytes]":
+def start(
+    folder: Path, num_ranks: int, *arguments: object, restarts: int = 0, module: str = "tests.worker"
+) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}"]
-    command += [f"--max-restarts={restarts}", "-m", "tests.worker", str(folder), *map(str, arguments)]
+    command += [f"--max-restarts={restarts}", "-m", module, str(folder), *map(str, arguments)]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
@@ -62,6 +66,63 @@ def test_processes_choose_what_one_chooses(num_ranks: int, labels: str, tmp_path
         assert indices((tmp_path / f"picks-{rank}-of-{num_ranks}").read_text()) == expected
 
 
+@pytest.fixture
+def hosts() -> Iterator[dict[str, str]]:
+    """Two network namespaces with a cable between them: name -> address."""
+    made = {f"rf{os.getpid()}{end}": f"10.77.0.{end}" for end in (1, 2)}
+    first, second = made
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for name in made:
+            ip("netns", "add", name)
+        ip("link", "add", "cable1", "netns", first, "type", "veth", "peer", "name", "cable2", "netns", second)
+        for end, (name, address) in enumerate(made.items(), start=1):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", f"cable{end}")
+            ip("-n", name, "link", "set", f"cable{end}", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield made
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"network namespaces are not allowed here: {error}")
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def test_two_hosts_choose_what_one_chooses(hosts: dict[str, str], tmp_path: Path) -> None:
+    """Each sees the other by network alone; what they keep on disk is apart."""
+    first, processes = next(iter(hosts.values())), []
+    for number, name in enumerate(hosts, start=1):
+        command = ["ip", "netns", "exec", name, sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
+        command += ["--nproc-per-node=2", f"--node-rank={number - 1}", f"--master-addr={first}", "--master-port=29511"]
+        (tmp_path / name).mkdir()
+        command += ["-m", "tests.worker", str(tmp_path / name), "density", "0", "50", "9"]
+        environment = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "OMP_NUM_THREADS": "1"}
+        environment["GLOO_SOCKET_IFNAME"] = f"cable{number}"
+        processes.append(subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE))
+    for process in processes:
+        _, said = process.communicate(timeout=240)
+        assert process.returncode == 0, said.decode()
+    found = {path.name: indices(path.read_text()) for path in tmp_path.glob("*/picks-*")}
+    assert sorted(found) == [f"picks-{rank}-of-4" for rank in range(4)]
+    expected = indices(alone("density", 50, tmp_path))
+    assert all(picks == expected for picks in found.values())
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_training_together_is_training_alone(num_ranks: int, tmp_path: Path) -> None:
+    process = start(tmp_path, num_ranks, module="tests.trainer")
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said.decode()
+    model = train(fit_each)
+    for rank in range(num_ranks):
+        weights = torch.load(tmp_path / f"weights-{rank}.pt")
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(weights[name], value, rtol=1e-6, atol=1e-9)
+
+
 def wait_for(what: Callable[[], bool], seconds: float = 90) -> None:
     began = time.monotonic()
     while not what():
@@ -73,7 +134,7 @@ def test_a_killed_process_is_started_again_and_no_finished_shard_is_scored_twice
     process = start(tmp_path, 2, "density", 0.03, 120, 10, restarts=2)
     shards = tmp_path / "shards"
     wait_for(lambda: len(list(shards.glob("*-of-*.pt"))) >= 4)
-    done = {int(path.name.split("-")[1]) for path in shards.glob("*-of-*.pt")}
+    done = {int(path.name.split("-")[2]) for path in shards.glob("*-of-*.pt")}
     victim = next(int(path.name.split("-")[1]) for path in tmp_path.glob("read-*"))
     os.kill(victim, signal.SIGKILL)
     _, said = process.communicate(timeout=240)
@@ -112,6 +173,7 @@ def test_a_plan_on_disk_is_used_only_for_the_same_model_and_settings(tmp_path: P
     def choose(team: Ranks) -> list[tuple[int, float, int, int]]:
         for path in tmp_path.glob("read-*"):
             path.unlink()
+        assert team.model is not None
         chosen = select(team.model, pool, validation, budget=5, layers=("conv1", "conv2"), team=team)
         calls.append(sum(len(path.read_text().split()) for path in tmp_path.glob("read-*")))
         return chosen.rows()
@@ -119,8 +181,9 @@ def test_a_plan_on_disk_is_used_only_for_the_same_model_and_settings(tmp_path: P
     first = choose(team)
     assert choose(team) == first and calls[1] < calls[0] / 2
     assert choose(replace(team, settings="b")) == first and calls[2] == calls[0]
-    other = replace(team, model=Plain().double(), settings="b")
-    assert fingerprint(other.model, "b") != fingerprint(model, "b")
+    another = Plain().double()
+    other = replace(team, model=another, settings="b")
+    assert fingerprint(another, "b") != fingerprint(model, "b")
     assert choose(other) != first
     (tmp_path / "shards" / "plan.pt").write_bytes(b"not a plan")
     assert choose(replace(team, settings="b")) == first

@@ -132,6 +132,7 @@ def parse_size(text: str) -> tuple[int, int]:
 @click.option("--methods", help="Only these, by name, with commas between.")
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, or auto: cuda where there is one.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes on a CPU. [default: its cores]")
+@click.option("--together", is_flag=True, help="Under torchrun: all processes work on one cell after another.")
 def experiment(
     recipe: str,
     output: Path | None,
@@ -140,15 +141,18 @@ def experiment(
     methods: str | None,
     device: str,
     jobs: int | None,
+    together: bool,
 ) -> None:
     """Run an experiment, or go on with one that was stopped.
 
     A recipe is a function that returns an Experiment: methods × seeds × biases × validation sizes. Every finished round
-    is kept; the same command goes on where a run was killed, and adds what it lacks.
+    is kept; the same command goes on where a run was killed, and adds what it lacks. Under torchrun the cells are
+    shared out; with --together one cell at a time is, for models and pools too large for one process.
 
     \b
     Example:
       rarefish experiment recipes/mnist.py:imbalanced --seeds 3 --methods random,entropy
+      torchrun --nproc-per-node 8 -m rarefish experiment recipes/mnist.py:imbalanced
     """
     from rarefish.experiments.recipes import load_recipe
 
@@ -158,15 +162,20 @@ def experiment(
     settings = settings.only(chosen, **changes)
     folder = output or Path("runs") / recipe.rpartition(":")[2]
 
-    import torch
-
+    from rarefish import distributed
     from rarefish.experiments.runner import run_experiment
     from rarefish.progress import rounds_bar
 
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    with rounds_bar(settings.name) as tell:
-        run_experiment(settings, folder, device=device, jobs=jobs or 0, tell=tell)
-    click.echo(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}")
+    own = distributed.join()
+    try:
+        is_first = distributed.rank() == 0
+        with rounds_bar(settings.name, shown=is_first) as tell:
+            how = {"device": str(own) if device == "auto" else device, "jobs": jobs or 0, "together": together}
+            run_experiment(settings, folder, **how, tell=tell)
+    finally:
+        distributed.leave()
+    if is_first:
+        click.echo(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}")
 
 
 @cli.command()

@@ -8,6 +8,8 @@ import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,10 +25,12 @@ from rarefish.errors import ArgumentError, RarefishError
 from rarefish.kernels import Standardized
 from rarefish.matching import Matches, merge
 from rarefish.monte_carlo import MonteCarlo
+from rarefish.packing import Job
 from rarefish.posterior import Head, Network, TrustedPosterior
 from rarefish.pseudo_labels import NearestTrusted, given, predicted
 from rarefish.records import replace_whole
 from rarefish.team import Plan, Score, Scored
+from rarefish.training import Share, fit
 
 T = TypeVar("T")
 NOTHING = torch.iinfo(torch.int64).min
@@ -39,8 +43,8 @@ KEPT = (Plan, Standardized, TrustedPosterior, Network, Head, NearestTrusted, Mon
 class Ranks:
     """A team of processes; without torchrun, a team of one that keeps its shards."""
 
-    model: nn.Module
-    """Its weights and kinds of layers tell which plan on disk is its own."""
+    model: nn.Module | None = None
+    """Its weights and kinds of layers tell which plan on disk is its own; needed with a folder."""
     device: torch.device | str = "cpu"
     folder: Path | None = None
     """Where plan and finished shards are kept; the same for all processes, or one a machine."""
@@ -74,6 +78,14 @@ class Ranks:
         # From a process of our own, over torchrun's connection; what lies on disk is read with more care.
         return torch.load(io.BytesIO(parcel[0]), map_location=self.device, weights_only=False)
 
+    def agree(self, value: T) -> T:
+        """The first process's, sent to all."""
+        if num_ranks() == 1:
+            return value
+        parcel: list[Any] = [value]
+        dist.broadcast_object_list(parcel, src=0, device=torch.device("cpu"))
+        return parcel[0]
+
     def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
         """Shards are equal parts of what is left, as many for each process; none is looked at twice."""
         turns = -(-len(left) // (self.shard_size * num_ranks()))
@@ -82,7 +94,7 @@ class Ranks:
         self.tell(0, turns)
         for done, number in enumerate(range(rank(), count, num_ranks())):
             index = left[number * len(left) // count : (number + 1) * len(left) // count]
-            found.append(self._shard(f"{depth}-{number}-of-{count}.pt", lambda i=index: score(i, depth)))
+            found.append(self._shard(f"{depth}-{number}-of-{count}", lambda i=index: score(i, depth)))
             self.tell(done + 1, turns)
         own = Scored(
             merge((part.matches for part in found), depth), {i: w for part in found for i, w in part.unreadable.items()}
@@ -93,8 +105,8 @@ class Ranks:
         """What is on disk from a run with the same settings; else the work, which is then kept."""
         if self.folder is None:
             return work()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path, key = self.folder / "plan.pt", fingerprint(self.model, self.settings)
+        assert self.model is not None
+        path, key = self.folder / "plan.pt", self._key
         kinds = [*KEPT, *{type(module) for module in self.model.modules()}]
         if path.exists():
             try:
@@ -104,19 +116,32 @@ class Ranks:
                     return found["plan"]
             except Exception:  # an unreadable plan, of whatever kind, is made again
                 pass
-        for old in self.folder.glob("*.pt"):
-            old.unlink()
+        self._clear()
         plan = work()
         replace_whole(path, lambda file: file.write(_to_bytes({"key": key, "plan": plan})))
         return plan
 
+    @cached_property
+    def _key(self) -> str:
+        """Tells plan and shards of these weights and settings from those of an earlier run, on every machine."""
+        assert self.model is not None, "what is kept on disk belongs to a model"
+        return fingerprint(self.model, self.settings)
+
+    def _clear(self) -> None:
+        """Removes what an earlier run left."""
+        assert self.folder is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for old in self.folder.glob("*.pt"):
+            old.unlink()
+
     def _shard(self, name: str, work: Callable[[], Scored]) -> Scored:
-        path = self.folder / name if self.folder else None
+        path = self.folder / f"{self._key[:16]}-{name}.pt" if self.folder else None
         if path and path.exists():
             kept = torch.load(path, map_location=self.device, weights_only=True)
             return Scored(Matches(kept["key"], kept["label"]), kept["unreadable"])
         found = work()
         if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
             kept = {"key": found.matches.key, "label": found.matches.label, "unreadable": found.unreadable}
             replace_whole(path, lambda file: file.write(_to_bytes(kept)))
         return found
@@ -161,8 +186,22 @@ def join() -> torch.device:
         # After a restart the store may still hold the addresses of processes that are gone.
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, store=store, rank=number, world_size=count)
+        # A process that is done waits for the others; one that is gone is noticed by torchrun.
+        dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=timedelta(days=7))
     return device
+
+
+def wait_for_all() -> None:
+    """Goes on once every process has come here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def fit_together(jobs: Sequence[Job]) -> None:
+    """Trains each model in place, by all processes at once (DDP): what one would do, but for rounding."""
+    for job in jobs:
+        share = Share(rank(), num_ranks())
+        fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch, share)
 
 
 def leave() -> None:

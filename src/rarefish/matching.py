@@ -20,6 +20,8 @@ FULL, DOUBTFUL = 0.2, 0.02
 """An image counts in full for a center whose class has at least the one chance; below the other it comes last."""
 LAST = 1e30
 """Less than minus this: after all others."""
+MOST_AT_ONCE, MOST_PRODUCTS = 4096, 2_000_000
+"""Images, and similarities, that are looked at together: sorting out the best costs less for many than for few."""
 TABLE_ENTRIES = 4_000_000
 """Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""
 
@@ -60,7 +62,8 @@ def fill(
     batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
 ) -> Matches:
     """The table of all batches together, a batch at a time."""
-    batches = gathered(batches, AT_ONCE) if is_fusible(centers) else batches
+    at_once = AT_ONCE if is_fusible(centers) else min(MOST_AT_ONCE, MOST_PRODUCTS // len(centers))
+    batches = gathered(batches, at_once)
     none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
     tables = (match(batch, centers, classes_K, kernel, depth) for batch in batches)
     return merge(chain([Matches(none, none)], tables), depth)

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def rounds_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
+def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, int], None]]:
     """A function (what is being done, done, total) that moves a bar; off a terminal it writes a line now and then."""
     from rich.console import Console
     from rich.progress import (
@@ -21,7 +21,7 @@ def rounds_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
         TimeRemainingColumn,
     )
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=not shown)
     columns = (
         BarColumn(),
         MofNCompleteColumn(),

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from rarefish.errors import ArgumentError
 from rarefish.oracles import Oracle
 from rarefish.packing import FitAll, Job, fit_each
 from rarefish.reading import Data, Reader, label_of
+from rarefish.team import Alone, Team
 from rarefish.training import Score, Training, evaluate
 
 AT_ONCE = Reader(batch_size=10_000, progress=False)
@@ -40,6 +41,8 @@ class Task:
     batch_size: int = 1000
     learns_validation: bool = False
     """The model learns from the validation set as well: what a skeptic would try first."""
+    team: Team = field(default_factory=Alone)
+    """Who shares the work of choosing; all of them go through the same rounds."""
     peek: bool = False
     """Look at the test set after every epoch, to tell the best one: as the paper counts, not as we do."""
 
@@ -132,8 +135,10 @@ def choose(task: Task, state: State) -> Choice:
         *(state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size),
         labels=state.labels,
         ask=task.oracle,
+        team=task.team,
     )
     choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
+    choice = replace(choice, indices=task.team.agree(choice.indices))
     new = set(choice.indices) - {*state.labeled, *state.refused}
     if len(choice.indices) != task.budget or len(new) != task.budget:
         raise ArgumentError(

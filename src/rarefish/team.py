@@ -53,6 +53,10 @@ class Team(Protocol):
         """What the work gives; one member does it for all."""
         ...
 
+    def agree(self, value: T) -> T:
+        """What the first member has, for all: where rounding differs, so might what follows from it."""
+        ...
+
     def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
         """What is found in the whole pool, whoever looked at which part."""
         ...
@@ -65,6 +69,9 @@ class Alone:
 
     def once(self, work: Callable[[], T]) -> T:
         return work()
+
+    def agree(self, value: T) -> T:
+        return value
 
     def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
         return score(left, depth)

@@ -39,6 +39,28 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Which part of every batch is ours, where several processes train one model (DDP)."""
+
+    rank: int = 0
+    size: int = 1
+
+    def of(self, batch: Tensor) -> Tensor:
+        """Our rows; a batch with fewer than one for each is everyone's, and the gradients are the same."""
+        return batch if len(batch) < self.size else batch[self.rank :: self.size]
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """A model whose gradients are averaged over all processes as they are made."""
+        return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
+
+    def loss(self, logits: Tensor, answers: Tensor, num_rows: int) -> Tensor:
+        """Averaged over processes, this is the mean over the whole batch."""
+        if self.size == 1 or num_rows < self.size:
+            return functional.cross_entropy(logits, answers)
+        return functional.cross_entropy(logits, answers, reduction="sum") * (self.size / num_rows)
+
+
+@dataclass(frozen=True)
 class Score:
     """How well a model does on a data set."""
 
@@ -56,12 +78,14 @@ def fit(
     generator: torch.Generator,
     present: Present = show_as_is,
     on_epoch: Callable[[nn.Module], None] | None = None,
+    share: Share | None = None,
 ) -> None:
     """Trains the model in place by stochastic gradient descent; it is left in evaluation mode.
 
     `present` may change a batch on its way to the model; `on_epoch` is shown the model after each epoch, evaluating.
     """
-    device = device_of(model)
+    device, share = device_of(model), share or Share()
+    learner = share.wrap(model)
     images, labels = images.to(device), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, training.decay_every, training.decay)
@@ -70,7 +94,7 @@ def fit(
         order = torch.randperm(len(images), generator=generator).to(device)
         for rows in order.split(training.batch_size):
             shown, answers = present(images[rows], labels[rows])
-            loss = functional.cross_entropy(model(shown), answers)
+            loss = share.loss(learner(share.of(shown)), share.of(answers), len(rows))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()

@@ -74,6 +74,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def under_torchrun(folder: Path, *more: str) -> None:
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *COMMAND[1:]]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        [*start, "--output", str(folder), *more], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("cells are done") == 1
+
+
+def test_processes_of_torchrun_share_out_the_cells(whole: Path, tmp_path: Path) -> None:
+    under_torchrun(tmp_path / "run")
+    assert everything(tmp_path / "run") == everything(whole)
+
+
+def test_processes_of_torchrun_work_on_one_cell_together(whole: Path, tmp_path: Path) -> None:
+    """Gradients are summed in another order, so later rounds may differ in an image or two."""
+    under_torchrun(tmp_path / "run", "--together", "--methods", "fisher", "--seeds", "1")
+    (name, records), *others = everything(tmp_path / "run").items()
+    expected = everything(whole)[name]
+    assert not others and [r.round for r in records] == [1, 2, 3]
+    assert records[0].indices == expected[0].indices
+    for ours, theirs in zip(records, expected, strict=True):
+        assert ours.accuracy == pytest.approx(theirs.accuracy, abs=0.03)
+
+
 def test_a_run_has_every_round_of_every_cell(whole: Path) -> None:
     records = everything(whole)
     assert len(records) == 6 and all([r.round for r in rows] == [1, 2, 3] for rows in records.values())

@@ -53,6 +53,7 @@ def farthest_first(
     Distances only fall, so as long as the farthest of the few candidates is farther than every other point ever was,
     the others need not be looked at: they catch up with all new rows at once, in one product of matrices.
     """
+    squares_N = torch.einsum("nf,nf->n", points, points)  # makes no copy of the points
     distance_N = torch.full_like(points[:, 0], torch.inf)
     drawn = torch.randint(num_given, len(points), (1,), generator=generator).to(points.device)
     rows = drawn[:0] if num_given else drawn
@@ -60,22 +61,22 @@ def farthest_first(
     # Whether to stop is asked of the device at every step: a GPU is faster when it looks at all points and never waits.
     num_candidates = len(points) if points.is_cuda else min(num_candidates, len(points))
     while True:
-        for block in fresh.split(1024):
-            distance_N = torch.minimum(distance_N, _square_distances(points, points[block]).amin(dim=1))
+        for block in fresh.split(256):
+            to_block = torch.addmm(squares_N[block].expand(len(points), -1), points, points[block].T, alpha=-2)
+            distance_N = torch.minimum(distance_N, squares_N + to_block.amin(dim=1))
         distance_N[fresh] = -torch.inf
         if len(rows) >= count:
             return rows[:count]
         candidates = distance_N.topk(num_candidates).indices.sort().values
         others_N = distance_N.index_fill(0, candidates, -torch.inf)
         floor = others_N.amax() if num_candidates < len(points) else None
-        found = _farthest(points[candidates], distance_N[candidates], count - len(rows), floor)
+        found = _farthest(points[candidates], squares_N[candidates], distance_N[candidates], count - len(rows), floor)
         fresh = candidates[found]
         rows = torch.cat([rows, fresh])
 
 
-def _farthest(points: Tensor, distance_N: Tensor, count: int, floor: Tensor | None) -> Tensor:
+def _farthest(points: Tensor, squares_N: Tensor, distance_N: Tensor, count: int, floor: Tensor | None) -> Tensor:
     """Up to `count` rows, each the farthest after those before it; after the first, all beyond `floor`."""
-    squares_N = points.square().sum(dim=1)
     rows: list[Tensor] = []
     while len(rows) < count:
         row = distance_N.argmax(dim=0, keepdim=True)
@@ -85,11 +86,6 @@ def _farthest(points: Tensor, distance_N: Tensor, count: int, floor: Tensor | No
         to_row_N = torch.addmv(squares_N + squares_N[row], points, points[row[0]], alpha=-2)
         distance_N = torch.minimum(distance_N, to_row_N).index_fill_(0, row, -torch.inf)
     return torch.cat(rows)
-
-
-def _square_distances(points: Tensor, others: Tensor) -> Tensor:
-    squares = points.square().sum(dim=1, keepdim=True) + others.square().sum(dim=1)
-    return torch.addmm(squares, points, others.T, alpha=-2)
 
 
 def spread_out(

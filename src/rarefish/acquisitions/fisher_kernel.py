@@ -42,6 +42,7 @@ def choose_fisher(
         precision="float32",
         generator=generator,
         progress=False,
+        team=situation.team,
     )
     each = 1 + needs_scores(kernel) * (1 + sampled)
     passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)

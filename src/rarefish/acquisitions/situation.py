@@ -1,7 +1,7 @@
 """What an acquisition is given and what it gives back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -10,6 +10,7 @@ from torch import nn
 from rarefish.oracles import Oracle
 from rarefish.outcome import Selection
 from rarefish.reading import Data, Reader
+from rarefish.team import Alone, Team
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Situation:
     """Of `labeled`, in its order."""
     ask: Oracle | None = None
     """For acquisitions that learn from each answer within a round; they ask for nothing that they do not choose."""
+    team: Team = field(default_factory=Alone)
+    """Who shares the work of choosing."""
 
     @property
     def model(self) -> nn.Module:

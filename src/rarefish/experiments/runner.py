@@ -6,16 +6,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 
 import torch
 
+from rarefish.distributed import Ranks, fit_together, num_ranks, rank, wait_for_all
 from rarefish.errors import RarefishError
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import check_experiment, keep_round, load_state, prepare_starts, start_keys, task_of
-from rarefish.packing import fit_packed
+from rarefish.packing import fit_each, fit_packed
 from rarefish.rounds import advance, check_supply, run_rounds
 
 Tell = Callable[[str, int, int], None]
@@ -27,22 +29,74 @@ class WorkerDiedError(RarefishError):
 
 
 def run_experiment(
-    experiment: Experiment, folder: Path, *, device: str = "cpu", jobs: int = 0, tell: Tell = lambda *_: None
+    experiment: Experiment,
+    folder: Path,
+    *,
+    device: str = "cpu",
+    jobs: int = 0,
+    together: bool = False,
+    tell: Tell = lambda *_: None,
 ) -> Store:
-    """Runs every cell that the folder does not have yet, or takes the run up where it was left."""
+    """Runs every cell that the folder does not have yet, or takes the run up where it was left.
+
+    The processes of torchrun share out the cells; `together`: they all work on one cell after another.
+    """
     check_experiment(experiment)
-    store = open_store(folder, experiment)
+    is_first = rank() == 0
+    if is_first:
+        open_store(folder, experiment)
+    wait_for_all()
+    store = Store(folder)
     cells = list(experiment.cells())
     total = len(cells) * experiment.rounds
-    with store.held():
+    with store.held() if is_first else nullcontext():
         left = [cell for cell in cells if len(store.records(cell)) < experiment.rounds]
         done = total - sum(experiment.rounds - len(store.records(cell)) for cell in left)
         tell("starting", done, total)
-        if device.startswith("cuda"):
-            _run_packed(experiment, left, store, device, tell, done, total)
+        wait_for_all()
+        prepare_shared_starts(experiment, left, store, device)
+        if together:
+            _run_together(experiment, left, store, device, tell, done, total)
+        elif device.startswith("cuda"):
+            _run_packed(experiment, left[rank() :: num_ranks()], store, device, tell, done, total)
         else:
-            _run_in_processes(experiment, left, store, jobs or os.cpu_count() or 1, tell, done, total)
+            jobs = jobs or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+            _run_in_processes(experiment, left[rank() :: num_ranks()], store, jobs, tell, done, total)
+        wait_for_all()
     return store
+
+
+def prepare_shared_starts(experiment: Experiment, cells: list[Cell], store: Store, device: str) -> None:
+    """Where there are several processes, each makes some of the starting networks before any cell begins."""
+    if num_ranks() == 1:
+        return
+    by_start = group_by_start(cells)
+    own = [cell for key in sorted(by_start)[rank() :: num_ranks()] for cell in by_start[key]]
+    prepare_starts(experiment, own, store, device, fit_packed if device.startswith("cuda") else fit_each)
+    wait_for_all()
+
+
+def group_by_start(cells: list[Cell]) -> dict[str, list[Cell]]:
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(start_keys(cell)[-1], []).append(cell)
+    return groups
+
+
+def _run_together(
+    experiment: Experiment, cells: list[Cell], store: Store, device: str, tell: Tell, done: int, total: int
+) -> None:
+    """One cell after another, its pool and its trainings shared by all processes; the first one keeps the books."""
+    prepare_starts(experiment, cells if rank() == 0 else [], store, device)
+    wait_for_all()
+    for cell in cells:
+        task = task_of(experiment, cell, store, device, Ranks(device=device))
+        for finished in run_rounds(task, experiment.rounds, load_state(task, cell, store), fit_together):
+            if rank() == 0:
+                keep_round(experiment, cell, task, finished, store)
+            done += 1
+            tell(f"{cell.key}, {num_ranks()} processes together", done, total)
+        wait_for_all()
 
 
 def _run_packed(
@@ -75,9 +129,7 @@ def _run_in_processes(
     with ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
     ) as pool:
-        by_start: dict[str, list[Cell]] = {}
-        for cell in cells:
-            by_start.setdefault(start_keys(cell)[-1], []).append(cell)
+        by_start = group_by_start(cells)
         starts = {key: pool.submit(prepare_starts, experiment, group, store, "cpu") for key, group in by_start.items()}
         waiting: set[Future[None]] = set(starts.values())
         begun: set[str] = set()

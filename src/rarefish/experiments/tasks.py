@@ -23,6 +23,7 @@ from rarefish.packing import FitAll, fit_each
 from rarefish.pretraining import Wish, pretrain_rotation
 from rarefish.records import Record
 from rarefish.rounds import Round, State, Task
+from rarefish.team import Alone, Team
 from rarefish.training import Training
 
 
@@ -82,7 +83,7 @@ def load_starts(experiment: Experiment, cell: Cell, store: Store, splits: Splits
     return tuple(models)
 
 
-def task_of(experiment: Experiment, cell: Cell, store: Store, device: str) -> Task:
+def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, team: Team | None = None) -> Task:
     """All that the loop needs for a cell."""
     splits = splits_of(experiment, cell, device)
     return Task(
@@ -101,6 +102,7 @@ def task_of(experiment: Experiment, cell: Cell, store: Store, device: str) -> Ta
         batch_size=1000 if device == "cpu" else 8000,
         learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
+        team=team or Alone(),
     )
 
 
