@@ -7,9 +7,11 @@ In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is
 in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
 over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
 column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
+`speed: FILE.json` is a table of what a benchmark wrote, with what it was measured beside and how much faster ours is.
 """
 
 import csv
+import json
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,6 +24,7 @@ from rarefish.report.curves import complete, curve, methods_of
 from rarefish.report.statistics import compare, saving
 
 FOLDER = Path(__file__).parent.parent / "docs" / "results"
+BENCHMARKS = FOLDER.parents[1] / "benchmarks" / "results"
 PAPER = FOLDER / "paper_curves.csv"
 ROUNDS = (1, 2, 3, 4, 5, 7, 10)
 CELL = ("method", "validation_size", "imbalance", "start", "restart", "seed", "round")
@@ -62,11 +65,13 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
     def fill(match: re.Match[str]) -> str:
         kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", match[1])]
         wish = {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
+        if kind == "speed":
+            return f"<!-- {match[1]} -->\n\n{speed_table(BENCHMARKS / file)}\n\n<!-- end -->"
         records = join(read_table(folder / name) for name in file.split("+"))
         table = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
-    return re.sub(r"<!-- ((?:table|saved|ahead): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+    return re.sub(r"<!-- ((?:table|saved|ahead|speed): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
 
 
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
@@ -107,6 +112,26 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
         points = f"{100 * found.difference:+.1f}"
         lines.append((found.rival, points, f"{found.p:.3f}", f"{found.p_corrected:.3f}"))
     return _markdown(lines)
+
+
+def speed_table(path: Path) -> str:
+    """What a benchmark measured, each figure with its floor and, in brackets, how many times as good ours is."""
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    lines = [("what", "ours", "floor", "beside it, in the same run")]
+    for figure in figures:
+        beside = [
+            f"{name} {number(value)}" + (f" (×{figure['ratio'][name]:g})" if name in (figure["ratio"] or {}) else "")
+            for name, value in (figure["baseline"] or {}).items()
+        ]
+        floor = number(figure["floor"]) if figure["floor"] is not None else "–"
+        lines.append((figure["name"], f"**{number(figure['value'])} {figure['unit']}**", floor, "; ".join(beside)))
+    made = figures[0]
+    versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
+    return f"{_markdown(lines)}\n\n`{made['command']}`, {made['device']}, {versions}."
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def wanted(records: Sequence[Record], wish: dict[str, str]) -> list[Record]:

@@ -20,12 +20,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from rarefish.kernels import Standardized, needs_scores
+from rarefish.tiling import Tiles, tuned
 
 GROUP = 32
 """Images of which the first step keeps the largest similarity."""
 SPARE = 8
 """Groups kept beyond the R that are needed: 16 bits may swap near-ties."""
-WIDE = 64
+MUCH, TRIED = 2**28, 512
+"""From so many similarities on tiles are tried out, which takes some seconds, on so many groups."""
+WIDE = 128
 """A layer's channels are filled up with zeros to a multiple of this."""
 AT_ONCE = 65_536
 """Images that the kernels are shown at once."""
@@ -60,23 +63,6 @@ class Chances:
 
 Weights = tuple[Any, ...]
 """Chances as the kernels take them."""
-
-
-@dataclass(frozen=True)
-class Tiles:
-    """How the first step is cut: centers, images and channels of a tile, warps and loads under way at once."""
-
-    centers: int = 128
-    images: int = 128
-    channels: int = 64
-    warps: int = 8
-    stages: int = 5
-    side: int = 16
-    """Blocks of centers that sweep over the images together."""
-
-
-TILES = {False: Tiles(), True: Tiles(stages=4)}
-"""Weighing needs room of its own: one load fewer under way."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +107,8 @@ def best_matches(
     `exact`: centers and pool once more, in full precision, to order the candidates by.
     """
     weights = _weights(chances, pool)
-    groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles or TILES[chances is not None])
+    tiles = tiles or _tuned(centers, pool, chances is not None, weights)
+    groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles)
     similarity_KB = _within(*(exact or (centers, pool)), groups_KB, chances is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
     # Among equals the smaller row first, whatever order the groups came in.
@@ -145,6 +132,15 @@ def best_exactly(
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         warn(f"The kernels for matching do not work on this GPU, plain ones are used: {first}", stacklevel=4)
         return None
+
+
+def _tuned(centers: Laid, pool: Laid, is_weighed: bool, weights: Weights) -> Tiles:
+    """The tiles that are fastest here for such shapes, tried out on the first images where there is much to do."""
+    if len(centers) * len(pool) < MUCH:
+        return Tiles()
+    device, some = pool.rows.device, min(TRIED, -(-len(pool) // GROUP))
+    shape = (device, len(centers).bit_length(), len(pool).bit_length(), pool.ends, pool.is_product, is_weighed)
+    return tuned(shape, lambda tiles: _largest(centers, pool, 0, some, is_weighed, weights, tiles), device)
 
 
 def _best_groups(

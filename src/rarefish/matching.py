@@ -20,7 +20,7 @@ FULL, DOUBTFUL = 0.2, 0.02
 """An image counts in full for a center whose class has at least the one chance; below the other it comes last."""
 LAST = 1e30
 """Less than minus this: after all others."""
-MOST_AT_ONCE, MOST_PRODUCTS = 4096, 2_000_000
+MOST_AT_ONCE, MOST_PRODUCTS = 2048, 2_000_000
 """Images, and similarities, that are looked at together: sorting out the best costs less for many than for few."""
 TABLE_ENTRIES = 4_000_000
 """Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""

@@ -1,0 +1,150 @@
+"""One whole selection at ImageNet's size on a GPU, split by phase.
+
+    python benchmarks/round.py [--images 1200000] [--validation 50000] [--budget 64000] [--size 224] [--device cuda]
+
+A ResNet-18 with 1,000 classes, three tenths of the validation set wrong. Images are random and on the device: some
+thousand at 224×224, of which the pool and the validation set are repetitions, each brightened by its own index, since
+1.2 million of them would not fit. Labels by the paper's density estimator and by the default, the posterior. Times of
+matching and of greedy k-center are taken with device events, inside the same run. The floor is the compiled forward
+pass alone over the pool, from benchmarks/results/descriptors.json, where that is there.
+"""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+import rarefish
+from rarefish import matching, selection
+from rarefish.models import build_model
+
+WRONG = 0.3
+
+
+class Repeated:
+    """As many images as you like out of a few, each as bright as its index says: a tensor to whoever takes rows."""
+
+    def __init__(self, few: Tensor, count: int) -> None:
+        self.few, self.count, self.device = few, count, few.device
+
+    def __len__(self) -> int:
+        return self.count
+
+    def size(self, _: int) -> int:
+        return self.count
+
+    def __getitem__(self, rows: Tensor | int) -> Tensor:
+        rows = torch.as_tensor(rows, device=self.device)
+        light = 1 + (rows // len(self.few) % 89) / 89
+        return self.few[rows % len(self.few)] * light.to(self.few.dtype).reshape(*rows.shape, 1, 1, 1)
+
+
+class Clock:
+    """Seconds that some functions took, the device waited for."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.seconds = device, {}
+
+    def around(self, where: Any, name: str, phase: str) -> None:
+        """Every call of where.name counts for the phase."""
+        plain = getattr(where, name)
+
+        def timed(*arguments: Any, **more: Any) -> Any:
+            self.wait()
+            began = time.perf_counter()
+            done = plain(*arguments, **more)
+            self.wait()
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+            return done
+
+        setattr(where, name, timed)
+
+    def wait(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def answers(model: nn.Module, images: Repeated, device: str) -> Tensor:
+    """The model's own answers; of the first three tenths, the class after it."""
+    rows = torch.arange(len(images))
+    with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        found = torch.cat([model(images[some.to(device)].float()).argmax(dim=1) for some in rows.split(1024)]).cpu()
+    return torch.where(rows < WRONG * len(rows), (found + 1) % 1000, found)
+
+
+def measure(labels: str, arguments: argparse.Namespace, floor: float | None) -> dict[str, Any]:
+    device = arguments.device
+    chance = torch.Generator(device).manual_seed(0)
+    shape = (min(8192, arguments.images), 3, arguments.size, arguments.size)
+    few = torch.randn(shape, generator=chance, device=device, dtype=torch.float16 if device == "cuda" else None)
+    model = build_model("resnet18", 1000, 3, torch.Generator().manual_seed(0)).to(device).eval()
+    trusted, pool = Repeated(few, arguments.validation), Repeated(few, arguments.images)
+    validation = TensorDataset(trusted, answers(model, trusted, device))  # pyright: ignore[reportArgumentType]
+    clock = Clock(device)
+    how: dict[str, Any] = {"budget": arguments.budget, "labels": labels, "device": device, "progress": False}
+    how |= {"batch_size": 1024, "compile": False if device == "cpu" else None}
+    plain = [(matching, "match", matching.match), (matching, "merge", matching.merge)]
+    plain += [(selection, name, getattr(selection, name)) for name in ("make_plan", "k_center", "find_distinct")]
+    clock.around(matching, "match", "matching")
+    clock.around(selection, "k_center", "k-center")
+    clock.around(selection, "make_plan", "all of validation")
+    clock.around(selection, "find_distinct", "all of the pool")
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    clock.wait()
+    began = time.perf_counter()
+    chosen = rarefish.select(model, TensorDataset(pool), validation, **how)  # pyright: ignore[reportArgumentType]
+    clock.wait()
+    total = time.perf_counter() - began
+    for where, name, function in plain:
+        setattr(where, name, function)
+    assert len(chosen) == arguments.budget
+    phases = {phase: round(seconds, 2) for phase, seconds in clock.seconds.items()}
+    ours = phases["matching"] + phases["k-center"]
+    return {
+        "name": f"a selection, {arguments.images:,} images at {arguments.size}×{arguments.size}, {labels} labels, "
+        f"{arguments.validation:,} validation images, {chosen.num_failures:,} failures, budget {arguments.budget:,}",
+        "value": round(total, 2),
+        "unit": "s",
+        "baseline": phases,
+        "ratio": {"matching and k-center": round(ours / total, 4)},
+        "floor": round(floor, 2) if floor else None,
+        "peak_memory_mb": round(torch.cuda.max_memory_allocated() / 2**20) if device == "cuda" else None,
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "command": "python benchmarks/round.py",
+    }
+
+
+def forward_alone(num_images: int) -> float | None:
+    """Seconds of a compiled forward pass over as many images, by the other benchmark."""
+    path = Path("benchmarks/results/descriptors.json")
+    return num_images / json.loads(path.read_text())[0]["floor"] if path.exists() else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=1_200_000)
+    parser.add_argument("--validation", type=int, default=50_000)
+    parser.add_argument("--budget", type=int, default=64_000)
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--labels", nargs="+", default=["density", "posterior"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/round.json"))
+    arguments = parser.parse_args()
+    figures = []
+    for labels in arguments.labels:
+        figures.append(measure(labels, arguments, forward_alone(arguments.images)))
+        print(json.dumps(figures[-1], indent=2), flush=True)
+    if arguments.device == "cuda":
+        arguments.output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
