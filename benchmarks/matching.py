@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rarefish.fused import Tiles, best_matches, lay_out
+from rarefish.fused import best_matches
 from rarefish.kernels import Standardized, similarity, standardize_rows
+from rarefish.laid import lay_out
+from rarefish.tiling import Tiles
 
 WIDTHS = (256, 512)
 BLOCK = 8192

@@ -57,6 +57,27 @@ def test_equals_the_whole_matrix(
     assert all(len(set(row)) == len(row) for row in rows.tolist())
 
 
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 20), st.integers(40, 300), st.integers(1, 9), st.integers(0, 5), st.booleans())
+def test_nothing_above_the_floor_is_missed(count: int, num_images: int, depth: int, at: int, is_weighed: bool) -> None:
+    centers, pool = points(count, (40, 30), 3), points(num_images, (40, 30), 4)
+    whole, chances = similarity(centers, pool, "fisher"), None
+    if is_weighed:
+        posterior = torch.rand(num_images, 3, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+        classes = (torch.arange(count) % 3).to(DEVICE)
+        chances = fused.Chances(posterior, classes, FULL, DOUBTFUL, 70.0**2, LAST)
+        whole = weigh(whole, posterior.T[classes], 70**2)
+    floor = whole.topk(at + 1, dim=1).values[:, -1]
+    laid, exact = (
+        tuple(fused.lay_out(p, "fisher", d) for p in (centers, pool)) for d in (torch.float16, torch.float32)
+    )
+    found, _ = fused.best_matches(*laid, depth, chances=chances, exact=exact, floor=floor, tiles=TILES)
+    best = whole.topk(depth, dim=1).values
+    is_due = best >= floor[:, None]
+    torch.testing.assert_close(found[is_due], best[is_due], rtol=1e-4, atol=1e-3)
+    assert bool((found <= best + 1e-3 * best.abs() + 1e-3).all())
+
+
 def test_copies_come_in_the_order_of_their_rows() -> None:
     one = points(1, (16,), 0)
     pool = Standardized(tuple(z.repeat(200, 1) for z in one.features), tuple(g.repeat(200, 1) for g in one.scores))

@@ -99,6 +99,7 @@ def test_tests_mirror_the_source() -> None:
         "data": "runner",
         "monte_carlo": "pseudo_labels",
         "fused_kernels": "fused",
+        "laid": "fused",
         "team": "distributed",
         "taps": "features",
         "outcome": "selection",

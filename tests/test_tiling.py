@@ -31,6 +31,7 @@ def test_where_nothing_works_the_first_error_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_tiles_divide_what_they_cut() -> None:
-    from rarefish.fused import GROUP, WIDE
+    from rarefish.fused import GROUP
+    from rarefish.laid import WIDE
 
     assert all(WIDE % tiles.channels == 0 and tiles.images % GROUP == 0 for tiles in CANDIDATES)

@@ -8,10 +8,7 @@ it is given: then what it finds is ordered exactly.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import accumulate
-from typing import Any
 from warnings import warn
 
 import torch
@@ -19,17 +16,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from rarefish.kernels import Standardized, needs_scores
+from rarefish.kernels import Standardized
+from rarefish.laid import WIDE, Chances, Laid, Weights, lay_out, to_weights
 from rarefish.tiling import Tiles, tuned
 
 GROUP = 32
 """Images of which the first step keeps the largest similarity."""
+DOUBT = 2**-7
+"""How far, in proportion, 16 bits may be wrong about a similarity."""
 SPARE = 8
 """Groups kept beyond the R that are needed: 16 bits may swap near-ties."""
 MUCH, TRIED = 2**28, 512
 """From so many similarities on tiles are tried out, which takes some seconds, on so many groups."""
-WIDE = 128
-"""A layer's channels are filled up with zeros to a multiple of this."""
 AT_ONCE = 65_536
 """Images that the kernels are shown at once."""
 MOST_MAXIMA = 2**26
@@ -49,50 +47,6 @@ def is_fusible(centers: Standardized) -> bool:
     return is_there and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS
 
 
-@dataclass(frozen=True)
-class Chances:
-    """How likely each pool image is of each class, and the numbers of `matching.weigh`."""
-
-    posterior_NC: Float[Tensor, "N C"]
-    classes_K: Int[Tensor, " K"]
-    full: float
-    doubtful: float
-    largest: float
-    last: float
-
-
-Weights = tuple[Any, ...]
-"""Chances as the kernels take them."""
-
-
-@dataclass(frozen=True)
-class Laid:
-    """Standardized points as the kernels read them: features and scores of the first layer, of the second …"""
-
-    rows: Float[Tensor, "N W"]
-    ends: tuple[int, ...]
-    """Where each of these ends; what fills it up is 0."""
-    is_product: bool
-    """Whether features meet scores layer by layer, or all is one inner product."""
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-def lay_out(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torch.float16) -> Laid:
-    """Ready for the kernels; standardized values never leave the range of 16 bits."""
-    if kernel == "fisher":
-        parts = [part for layer in zip(points.features, points.scores, strict=True) for part in layer]
-    else:
-        parts = [*points.features, *(points.scores if needs_scores(kernel) else ())]
-    widths = [-(-part.shape[1] // WIDE) * WIDE for part in parts]
-    rows = parts[0].new_zeros(len(points), sum(widths), dtype=dtype)
-    for part, place in zip(parts, rows.split(widths, dim=1), strict=True):
-        place[:, : part.shape[1]] = part
-    is_product = kernel == "fisher"
-    return Laid(rows, tuple(accumulate(widths)) if is_product else (sum(widths),), is_product)
-
-
 def best_matches(
     centers: Laid,
     pool: Laid,
@@ -100,16 +54,21 @@ def best_matches(
     *,
     chances: Chances | None = None,
     exact: tuple[Laid, Laid] | None = None,
+    floor: Float[Tensor, " K"] | None = None,
     tiles: Tiles | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]]:
     """Similarity and row of the `depth` pool images most alike to each center, best first.
 
-    `exact`: centers and pool once more, in full precision, to order the candidates by.
+    `exact`: centers and pool once more, in full precision, to order the candidates by. `floor`: what is less alike than
+    this need not be found; in its place comes minus infinity.
     """
-    weights = _weights(chances, pool)
+    weights = to_weights(chances, pool)
     tiles = tiles or _tuned(centers, pool, chances is not None, weights)
-    groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles)
-    similarity_KB = _within(*(exact or (centers, pool)), groups_KB, chances is not None, weights)
+    largest_KB, groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles)
+    is_wanted_KB = torch.ones_like(groups_KB, dtype=torch.int8)
+    if floor is not None:
+        is_wanted_KB = (largest_KB >= (floor - floor.abs() * DOUBT)[:, None]).to(torch.int8)
+    similarity_KB = _within(*(exact or (centers, pool)), groups_KB, is_wanted_KB, chances is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
     # Among equals the smaller row first, whatever order the groups came in.
     order = rows_KB.sort(dim=1).indices
@@ -119,12 +78,19 @@ def best_matches(
 
 
 def best_exactly(
-    centers: Standardized, pool: Standardized, depth: int, kernel: str, chances: Chances | None
+    centers: Standardized,
+    pool: Standardized,
+    depth: int,
+    kernel: str,
+    chances: Chances | None,
+    floor: Float[Tensor, " K"] | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]] | None:
     """The same of descriptors as they come, candidates ordered in float32; None, after a word, where it fails here."""
     try:
         exact = lay_out(centers, kernel, torch.float32), lay_out(pool, kernel, torch.float32)
-        return best_matches(lay_out(centers, kernel), lay_out(pool, kernel), depth, chances=chances, exact=exact)
+        return best_matches(
+            lay_out(centers, kernel), lay_out(pool, kernel), depth, chances=chances, exact=exact, floor=floor
+        )
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever a compiler may say about a GPU we have not seen
@@ -145,8 +111,8 @@ def _tuned(centers: Laid, pool: Laid, is_weighed: bool, weights: Weights) -> Til
 
 def _best_groups(
     centers: Laid, pool: Laid, depth: int, is_weighed: bool, weights: Weights, tiles: Tiles
-) -> Int[Tensor, "K B"]:
-    """The groups that hold the best images of each center, each of GROUP consecutive rows."""
+) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
+    """The groups that hold the best images of each center, each of GROUP consecutive rows; and their largest."""
     num_groups, kept, of_tile = -(-len(pool) // GROUP), depth + SPARE, tiles.images // GROUP
     at_once = max(1, MOST_MAXIMA // len(centers) // of_tile) * of_tile
     best = []
@@ -156,7 +122,8 @@ def _best_groups(
         value, group = _top(maxima_KG, kept)
         best.append((value, group + first))
     value, group = (torch.cat(column, dim=1) for column in zip(*best, strict=True))
-    return group.gather(1, _top(value, kept)[1])
+    value, place = _top(value, kept)
+    return value, group.gather(1, place)
 
 
 def _largest(
@@ -205,16 +172,18 @@ def _top(values_KG: Float[Tensor, "K G"], count: int) -> tuple[Float[Tensor, "K 
     return value, chosen_KB.gather(1, place // piece) * piece + place % piece
 
 
-def _within(centers: Laid, pool: Laid, groups_KB: Tensor, is_weighed: bool, weights: Weights) -> Float[Tensor, "K BG"]:
-    """Similarities of each center to all images of its groups, summed in float32; -inf past the last image."""
+def _within(
+    centers: Laid, pool: Laid, groups_KB: Tensor, is_wanted_KB: Tensor, is_weighed: bool, weights: Weights
+) -> Float[Tensor, "K BG"]:
+    """Similarities of each center to all images of its groups, summed in float32; -inf where there is nothing."""
     from rarefish.fused_kernels import look_into_groups
 
     num_centers, num_groups = groups_KB.shape
     device = pool.rows.device
-    found = torch.empty(num_centers, num_groups, GROUP, device=device)
+    found = torch.full((num_centers, num_groups, GROUP), -torch.inf, device=device)
     with on_device(device):
         look_into_groups[(num_centers, num_groups)](
-            *(centers.rows, pool.rows, *weights, groups_KB.contiguous(), found, len(pool), num_groups),
+            *(centers.rows, pool.rows, *weights, groups_KB.contiguous(), is_wanted_KB, found, len(pool), num_groups),
             ends=tuple(end // WIDE for end in pool.ends),
             is_product=pool.is_product,
             is_weighed=is_weighed,
@@ -227,15 +196,6 @@ def _within(centers: Laid, pool: Laid, groups_KB: Tensor, is_weighed: bool, weig
 def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Triton launches on the current device, whatever its arguments are on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-
-
-def _weights(chances: Chances | None, pool: Laid) -> Weights:
-    if chances is None:
-        return (pool.rows, pool.rows, 0.0, 0.0, 0.0, 0.0)
-    # By class: then the threads that look at one center read neighbours.
-    posterior_CN = chances.posterior_NC.float().T.contiguous()
-    classes = chances.classes_K.to(posterior_CN.device, torch.int32)
-    return (posterior_CN, classes, 1 / chances.full, chances.doubtful, 1 / chances.largest, chances.last)
 
 
 def _num_processors(device: torch.device) -> int:

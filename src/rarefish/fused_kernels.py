@@ -105,6 +105,7 @@ def look_into_groups(
     largest,
     last,
     groups,
+    is_wanted,
     found,
     num_images,
     num_groups,
@@ -114,9 +115,11 @@ def look_into_groups(
     tile_l: tl.constexpr,
     group_size: tl.constexpr,
 ):
-    """One program: one center and the images of one of its groups."""
+    """One program: one center and the images of one of its groups; nothing where the group is not wanted."""
     width: tl.constexpr = ends[len(ends) - 1] * tile_l
     center, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if tl.load(is_wanted + center * num_groups + place) == 0:
+        return
     rows = tl.load(groups + center * num_groups + place).to(tl.int64) * group_size + tl.arange(0, group_size)
     is_image = rows < num_images
     safe = tl.where(is_image, rows, 0)

@@ -6,15 +6,15 @@ order of images or split into shards, because candidates have a total order: mor
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from rarefish.descriptors import Descriptors, gathered
-from rarefish.fused import AT_ONCE, MOST_DEEP, Chances, best_exactly, is_fusible
+from rarefish.fused import AT_ONCE, MOST_DEEP, best_exactly, is_fusible
 from rarefish.kernels import Standardized, similarity, standardize
+from rarefish.laid import Chances
 
 FULL, DOUBTFUL = 0.2, 0.02
 """An image counts in full for a center whose class has at least the one chance; below the other it comes last."""
@@ -65,17 +65,30 @@ def fill(
     at_once = AT_ONCE if is_fusible(centers) else min(MOST_AT_ONCE, MOST_PRODUCTS // len(centers))
     batches = gathered(batches, at_once)
     none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
-    tables = (match(batch, centers, classes_K, kernel, depth) for batch in batches)
-    return merge(chain([Matches(none, none)], tables), depth)
+    table = Matches(none, none)
+    for batch in batches:
+        floor_K = unpack_similarity(table.key[:, -1]) if table.key.shape[1] == depth else None
+        table = merge([table, match(batch, centers, classes_K, kernel, depth, floor_K)], depth)
+    return table
 
 
-def match(batch: Descriptors, centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int) -> Matches:
-    """The table for one batch alone; where there is a posterior, that of each center's class weighs the kernel."""
+def match(
+    batch: Descriptors,
+    centers: Standardized,
+    classes_K: Int[Tensor, " K"],
+    kernel: str,
+    depth: int,
+    floor_K: Float[Tensor, " K"] | None = None,
+) -> Matches:
+    """The table for one batch alone; where there is a posterior, that of each center's class weighs the kernel.
+
+    Images less alike to a center than `floor_K` may be missing.
+    """
     pool, classes_K = standardize(batch), classes_K.to(batch.posterior.device)
     is_weighed, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
     if is_fusible(centers) and depth <= MOST_DEEP:
         chances = Chances(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
-        if found := best_exactly(centers, pool, depth, kernel, chances):
+        if found := best_exactly(centers, pool, depth, kernel, chances, floor_K):
             similarity_KR, row_KR = found
             return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
     similarity_KN = similarity(centers, pool, kernel)
