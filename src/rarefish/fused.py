@@ -23,7 +23,7 @@ from rarefish.tiling import Tiles, tuned
 GROUP = 32
 """Images of which the first step keeps the largest similarity."""
 DOUBT = 2**-7
-"""How far, in proportion, 16 bits may be wrong about a similarity."""
+"""How far 16 bits may be wrong about a similarity, in proportion to it and to the number of channels."""
 SPARE = 8
 """Groups kept beyond the R that are needed: 16 bits may swap near-ties."""
 MUCH, TRIED = 2**28, 512
@@ -67,7 +67,8 @@ def best_matches(
     largest_KB, groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles)
     is_wanted_KB = torch.ones_like(groups_KB, dtype=torch.int8)
     if floor is not None:
-        is_wanted_KB = (largest_KB >= (floor - floor.abs() * DOUBT)[:, None]).to(torch.int8)
+        doubt_K = DOUBT * (floor.abs() + pool.ends[-1])
+        is_wanted_KB = (largest_KB >= (floor - doubt_K)[:, None]).to(torch.int8)
     similarity_KB = _within(*(exact or (centers, pool)), groups_KB, is_wanted_KB, chances is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
     # Among equals the smaller row first, whatever order the groups came in.
