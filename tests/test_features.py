@@ -1,12 +1,14 @@
 """Taps: what is kept, from which call, in which shape."""
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError
 from rarefish.features import spatial_mean, watched
-from rarefish.layers import evaluating
+from rarefish.layers import channels_last, evaluating
 from rarefish.taps import tapped
 from tests.cases import Plain, Shared, Vector, images
 
@@ -81,3 +83,22 @@ def test_the_callers_images_stay_out_of_the_graph() -> None:
     with watched(Vector(), ("flat",)) as watch:
         assert watch(shown).maps[0].requires_grad
     assert not shown.requires_grad and shown.grad_fn is None
+
+
+def test_a_model_that_calls_view_is_shown_plain_images() -> None:
+    """As on a GPU, where channels come last."""
+
+    class Viewing(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) + 0 * self.conv1(x).view(len(x), -1).sum(dim=1, keepdim=True)
+
+    net, shown = Viewing().eval(), images(2)
+    weight = net.conv1.weight.data
+    with watched(net, ("conv1",)) as watch:
+        plain = watch(shown)
+        watch.layout = ExitStack()
+        watch.layout.enter_context(channels_last(net))
+        assert net.conv1.weight.data is not weight
+        torch.testing.assert_close(watch(shown).logits_NC, plain.logits_NC)
+        assert watch.layout is None
+    assert net.conv1.weight.data_ptr() == weight.data_ptr()

@@ -126,3 +126,28 @@ def test_a_table_too_shallow_is_filled_again() -> None:
     assert isinstance(picks, Picks) and passes == [1, 2, 4]
     best = similarity(centers[:1], standardize(pool), "fisher")[0].topk(4).indices
     assert picks.index.tolist() == best.tolist()
+
+
+def test_one_pass_is_enough_where_no_plausible_image_is_left() -> None:
+    """Ten images, of which three are of the centers' class: a longer list would have no more of them."""
+    depths: list[int] = []
+
+    def score(depth: int) -> Matches:
+        depths.append(depth)
+        similarity = torch.tensor([[9.0, 8.0, 7.0] + [-3e30] * 7, [7.0, 8.0, 9.0] + [-3e30] * 7])
+        key = pack(similarity, torch.arange(10)).sort(dim=1, descending=True).values[:, :depth]
+        return Matches(key, torch.zeros_like(key))
+
+    picks = find_distinct(score, depth=5, budget=5)
+    assert depths == [5] and sorted(picks.index[:3].tolist()) == [0, 1, 2] and picks.similarity[3:].tolist() == [0, 0]
+    depths.clear()
+    find_distinct(score, depth=2, budget=5)
+    assert depths == [2, 4, 5][: len(depths)] and len(depths) > 1
+
+
+def test_a_large_batch_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, centers = random_descriptors(50, seed=1), standardize(random_descriptors(3, seed=2))
+    whole = match(pool, centers, torch.zeros(3, dtype=torch.long), "fisher", 7)
+    monkeypatch.setattr("rarefish.matching.MOST_PLAIN", 3 * 8)
+    parts = match(pool, centers, torch.zeros(3, dtype=torch.long), "fisher", 7)
+    assert torch.equal(parts.key, whole.key) and torch.equal(parts.label, whole.label)

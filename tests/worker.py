@@ -45,7 +45,7 @@ def main() -> None:
     team = distributed.Ranks(
         model=model, device=device, folder=Path(folder) / "shards", settings=labels, shard_size=int(shard_size)
     )
-    chosen = select(model, pool, validation, budget=12, labels=labels, batch_size=4, team=team)
+    chosen = select(model, pool, validation, budget=12, labels=labels, batch_size=4, device=device, team=team)
     (Path(folder) / f"picks-{distributed.rank()}-of-{distributed.num_ranks()}").write_text(str(chosen.rows()))
     distributed.leave()
     left = [name.read_text() for name in Path("/proc/self/task").glob("*/comm") if "gloo" in name.read_text()]

@@ -185,7 +185,9 @@ def join() -> torch.device:
         store, number, count = next(dist.rendezvous("env://"))
         # After a restart the store may still hold the addresses of processes that are gone.
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        # nccl wants a GPU for each process.
+        has_own = on_gpu and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
+        backend = "cpu:gloo,cuda:nccl" if has_own else "gloo"
         # A process that is done waits for the others; one that is gone is noticed by torchrun.
         dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=timedelta(days=7))
     return device
@@ -198,7 +200,10 @@ def wait_for_all() -> None:
 
 
 def fit_together(jobs: Sequence[Job]) -> None:
-    """Trains each model in place, by all processes at once (DDP): what one would do, but for rounding."""
+    """Trains each model in place, by all processes at once (DDP): what one would do, but for rounding.
+
+    BatchNorm takes its statistics from each process's part of a batch.
+    """
     for job in jobs:
         share = Share(rank(), num_ranks())
         fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch, share)

@@ -18,6 +18,7 @@ from rarefish.layers import (
     device_of,
     dtype_of,
     evaluating,
+    setting,
 )
 from rarefish.taps import Taps, tapped
 
@@ -51,7 +52,7 @@ Watch = Callable[[Tensor], View]
 """Runs images through the model and tells what it saw."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Watcher:
     """Shows a batch to the model."""
 
@@ -61,18 +62,29 @@ class Watcher:
     dtype: torch.dtype
     in_bfloat16: bool
     taps: Taps
+    layout: ExitStack | None = None
+    """On a GPU: weights have their channels last until this is closed."""
 
     def __call__(self, images: Tensor) -> View:
         images = self.fetch(images)
-        logits_NC = self.run(images)
+        try:
+            logits_NC = self.run(images)
+        except RuntimeError as error:
+            if self.layout is None or "view size" not in str(error):
+                raise
+            # A model that calls view() wants the plain layout.
+            self.layout.close()
+            self.layout = None
+            images = images.contiguous()
+            logits_NC = self.run(images)
         check_maps(self.taps.maps, self.layers, len(images))
         return View(images, logits_NC, tuple(self.taps.maps[name] for name in self.layers))
 
     def fetch(self, images: Tensor) -> Tensor:
-        """The images where the model is; on a GPU with the channels last, as its tensor cores like them."""
+        """The images where the model is, laid out as its weights are."""
         images = images.to(self.device, self.dtype, non_blocking=True)
-        is_map = self.device.type == "cuda" and images.ndim == 4
-        return images.contiguous(memory_format=torch.channels_last) if is_map else images
+        is_last = self.layout is not None and images.ndim == 4
+        return images.contiguous(memory_format=torch.channels_last) if is_last else images
 
     def run(self, images: Tensor) -> Tensor:
         """The logits; the maps are left in the taps."""
@@ -97,17 +109,19 @@ def watched(
     with ExitStack() as around:
         around.enter_context(torch.inference_mode(False))
         around.enter_context(torch.autocast(device.type, enabled=False))
-        tf32 = torch.backends.cudnn.allow_tf32 and precision != "float32"
-        around.enter_context(torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=tf32))
+        if precision == "float32" and device.type == "cuda":
+            # By default a GPU's convolutions round to 10 bits.
+            around.enter_context(setting(torch.backends.cudnn.conv, "fp32_precision", "ieee"))  # pyright: ignore[reportAttributeAccessIssue]
         around.enter_context(torch.compiler.set_stance("force_eager"))  # hooks and graphs cut at a tap need eager
         around.enter_context(evaluating(model))
         taps = around.enter_context(tapped(model, layers))
         if device != home:
             around.callback(model.to, home)
             model.to(device)
-        if device.type == "cuda":
-            around.enter_context(channels_last(model))
-        yield Watcher(model, tuple(layers), device, dtype, in_bfloat16, taps)
+        layout = around.enter_context(ExitStack()) if device.type == "cuda" else None
+        if layout:
+            layout.enter_context(channels_last(model))
+        yield Watcher(model, tuple(layers), device, dtype, in_bfloat16, taps, layout)
 
 
 def pull_back(outputs: Tensor, maps: Sequence[Tensor], **how: Any) -> tuple[Tensor, ...]:

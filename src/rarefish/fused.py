@@ -34,7 +34,7 @@ MOST_MAXIMA = 2**26
 """Numbers that the first step may write before the best of them are taken: 256 MB."""
 FEWEST_CENTERS = 512
 """Fewer are as fast without these kernels."""
-MOST_DEEP = 64
+MOST_DEEP = 128
 """For a longer list the second step looks at too many images."""
 FAILED: list[str] = []
 """What went wrong with the kernels in this process; then they are not tried again."""

@@ -3,15 +3,25 @@
 
 Triton reads the source of these functions, and types are its own. A row holds the features of the first layer, its
 scores, the features of the second layer …; `ends` are the steps, of `tile_l` channels each, after which one of these is
-complete. `is_product`: features times scores, layer by layer; else all is one inner product. Weighing stands here
-twice: a function called from a kernel is lost on the interpreter when the tests check types.
+complete. `is_product`: features times scores, layer by layer; else all is one inner product.
 """
 
 import triton
 import triton.language as tl
 
+COUNTS = ["num_centers", "num_images", "num_all", "first_image", "num_groups", "blocks_k", "blocks_n"]
+"""Code that was compiled for some numbers of these serves for all."""
+
 
 @triton.jit
+def weigh(similarity, chance, full, doubtful, largest, last):
+    """`matching.weigh`, with 1 / FULL and 1 / largest."""
+    weighed = similarity * tl.minimum(chance * full, 1.0)
+    is_plausible = (chance >= doubtful) & (similarity > 0)
+    return tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
+
+
+@triton.jit(do_not_specialize=COUNTS)
 def keep_largest(
     centers,
     pool,
@@ -83,9 +93,7 @@ def keep_largest(
                 of_class = tl.load(classes + center, mask=center < num_centers, other=0).to(tl.int64)[:, None]
                 at = of_class * num_all + first_image + image[None, :]
                 chance = tl.load(posterior + at, mask=is_image[None, :], other=0.0)
-                weighed = similarity * tl.minimum(chance * full, 1.0)
-                is_plausible = (chance >= doubtful) & (similarity > 0)
-                similarity = tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
+                similarity = weigh(similarity, chance, full, doubtful, largest, last)
             similarity = tl.where(is_image[None, :], similarity, -float("inf"))
             found = tl.max(tl.reshape(similarity, (tile_k, groups, group_size)), axis=2)
             group = block_n * groups + tl.arange(0, groups)
@@ -94,7 +102,7 @@ def keep_largest(
             similarity = tl.zeros((tile_k, tile_n), tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_images", "num_groups"])
 def look_into_groups(
     centers,
     pool,
@@ -144,8 +152,6 @@ def look_into_groups(
     if is_weighed:
         of_class = tl.load(classes + center).to(tl.int64)
         chance = tl.load(posterior + of_class * num_images + safe)
-        weighed = similarity * tl.minimum(chance * full, 1.0)
-        is_plausible = (chance >= doubtful) & (similarity > 0)
-        similarity = tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
+        similarity = weigh(similarity, chance, full, doubtful, largest, last)
     similarity = tl.where(is_image, similarity, -float("inf"))
     tl.store(found + (center * num_groups + place) * group_size + tl.arange(0, group_size), similarity)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 from warnings import warn
 
@@ -79,7 +80,7 @@ class Quick:
         images = self.watcher.fetch(images)
         with torch.compiler.set_stance("default"):
             logits_NC, means_ND = self.compiled(images, self.nudges)
-        return View(images, logits_NC, self.nudges, means_ND.detach())
+        return View(images, logits_NC, self.nudges, means_ND)
 
 
 def attempt(watcher: Watcher, plain: View) -> Quick | None:
@@ -88,8 +89,11 @@ def attempt(watcher: Watcher, plain: View) -> Quick | None:
     def run(images: Tensor, nudges: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         watcher.taps.nudges.update(zip(watcher.layers, nudges, strict=True))
         logits_NC = watcher.run(images)
+        means_ND = torch.cat([spatial_mean(watcher.taps.maps[name].detach()) for name in watcher.layers], dim=1)
+        # What is left in the taps would leave the compiled function, whole maps and their gradients.
         watcher.taps.nudges.clear()
-        return logits_NC, torch.cat([spatial_mean(watcher.taps.maps[name]) for name in watcher.layers], dim=1)
+        watcher.taps.maps.clear()
+        return logits_NC, means_ND
 
     try:
         zeros = torch.zeros_like(plain.features_ND).split(plain.widths, dim=1)
@@ -120,7 +124,7 @@ def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
     if device.type != "cuda":
         yield from batches
         return
-    fetching, waiting = torch.cuda.Stream(device), None
+    fetching, waiting = _stream_of(device), None
     for batch in batches:
         with torch.cuda.stream(fetching):
             fetched = replace(batch, images=batch.images.to(device, non_blocking=True))
@@ -131,3 +135,9 @@ def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         waiting = fetched
     if waiting:
         yield waiting
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """One a device: memory that was used on a stream is kept for that stream."""
+    return torch.cuda.Stream(device)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,14 +88,25 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def channels_last(model: nn.Module) -> Iterator[None]:
     """Weights of convolutions laid out with the channels last, as a GPU's tensor cores like them; then as before."""
-    laid = [p for p in model.parameters() if p.ndim == 4 and not p.is_contiguous(memory_format=torch.channels_last)]
+    before = [(parameter, parameter.data) for parameter in model.parameters() if parameter.ndim == 4]
     try:
-        for parameter in laid:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+        for parameter, values in before:
+            parameter.data = values.contiguous(memory_format=torch.channels_last)
         yield
     finally:
-        for parameter in laid:
-            parameter.data = parameter.data.contiguous()
+        for parameter, values in before:
+            parameter.data = values  # the very tensor: others may hold it
+
+
+@contextmanager
+def setting(owner: Any, name: str, value: object) -> Iterator[None]:
+    """A switch of torch's in another position; then as before."""
+    before = getattr(owner, name)
+    try:
+        setattr(owner, name, value)
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 def check_model(model: nn.Module) -> None:

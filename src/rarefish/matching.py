@@ -22,6 +22,8 @@ LAST = 1e30
 """Less than minus this: after all others."""
 MOST_AT_ONCE, MOST_PRODUCTS = 2048, 2_000_000
 """Images, and similarities, that are looked at together: sorting out the best costs less for many than for few."""
+MOST_PLAIN = 2**27
+"""Similarities that are written at once at most: 8 GB with all that is made of them."""
 TABLE_ENTRIES = 4_000_000
 """Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""
 
@@ -52,8 +54,11 @@ def find_distinct(score: Callable[[int], Matches], depth: int, budget: int) -> P
     `score` fills a table of that depth from the whole pool.
     """
     while True:
-        picks = distinct(score(depth), budget)
-        if depth >= budget or (len(picks.index) == budget and picks.similarity.all()):
+        matches = score(depth)
+        picks = distinct(matches, budget)
+        # Where every center's list ends with images that are not plausible, a longer one has no other plausible ones.
+        is_exhausted = bool((unpack_similarity(matches.key[:, -1]) < -LAST).all())
+        if depth >= budget or (len(picks.index) == budget and (is_exhausted or picks.similarity.all())):
             return picks
         depth = min(2 * depth, budget)
 
@@ -62,7 +67,8 @@ def fill(
     batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
 ) -> Matches:
     """The table of all batches together, a batch at a time."""
-    at_once = AT_ONCE if is_fusible(centers) else min(MOST_AT_ONCE, MOST_PRODUCTS // len(centers))
+    is_fused = is_fusible(centers) and depth <= MOST_DEEP
+    at_once = AT_ONCE if is_fused else min(MOST_AT_ONCE, MOST_PRODUCTS // len(centers))
     batches = gathered(batches, at_once)
     none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
     table = Matches(none, none)
@@ -91,6 +97,10 @@ def match(
         if found := best_exactly(centers, pool, depth, kernel, chances, floor_K):
             similarity_KR, row_KR = found
             return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
+    most = max(1, MOST_PLAIN // len(centers))
+    if len(batch) > most:  # gathered for kernels that then did not work
+        parts = (batch[slice(first, first + most)] for first in range(0, len(batch), most))
+        return merge((match(part, centers, classes_K, kernel, depth) for part in parts), depth)
     similarity_KN = similarity(centers, pool, kernel)
     if is_weighed:
         similarity_KN = weigh(similarity_KN, batch.posterior.T[classes_K], largest)
@@ -134,7 +144,7 @@ def distinct(matches: Matches, budget: int) -> Picks:
 def sensible_depth(budget: int, centers: Standardized) -> int:
     """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
     wanted, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
-    return min(budget, max(wanted, min(affordable, MOST_DEEP) if is_fusible(centers) else affordable))
+    return min(budget, max(wanted, min(affordable, MOST_DEEP // 2) if is_fusible(centers) else affordable))
 
 
 def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:

@@ -21,7 +21,7 @@ from rarefish.calibration import class_weights, estimate_prior
 from rarefish.errors import ArgumentError
 from rarefish.evidence import SAMPLE, Evidence, Seen
 from rarefish.features import View, Watch
-from rarefish.layers import device_of, dtype_of
+from rarefish.layers import device_of, dtype_of, setting
 from rarefish.progress import track
 from rarefish.replay import Repeated
 
@@ -66,7 +66,7 @@ class Posterior:
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.autocast(device.type, enabled=False),
-            cudnn.flags(enabled=cudnn.enabled, deterministic=True, allow_tf32=cudnn.allow_tf32),
+            setting(cudnn, "deterministic", True),
             torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         ):
             torch.manual_seed(int(torch.randint(2**62, (), generator=evidence.generator)))

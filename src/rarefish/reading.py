@@ -116,7 +116,8 @@ def _slices(data: TensorDataset, index: Sequence[int], batch_size: int, with_lab
         if with_labels and not rest:
             raise LabelError(f"Item {int(rows[0])} has no label, and these settings need one. Give two tensors.")
         here = rows.to(images.device)
-        yield Batch(rows, images[here], rest[0][here].long() if with_labels else None)
+        labels = rest[0][rows.to(rest[0].device)].long() if with_labels else None
+        yield Batch(rows, images[here], labels)
 
 
 @dataclass(frozen=True)

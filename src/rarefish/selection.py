@@ -91,7 +91,7 @@ def select(
     return Selection(
         indices=picks.index,
         similarities=picks.similarity,
-        centers=plan.index[picks.center],
+        centers=plan.index.cpu()[picks.center],
         pseudo_labels=picks.label,
         layers=tuple(names),
         num_failures=plan.num_failures,

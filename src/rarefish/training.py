@@ -94,7 +94,7 @@ def fit(
         order = torch.randperm(len(images), generator=generator).to(device)
         for rows in order.split(training.batch_size):
             shown, answers = present(images[rows], labels[rows])
-            loss = share.loss(learner(share.of(shown)), share.of(answers), len(rows))
+            loss = share.loss(learner(share.of(shown)), share.of(answers), len(answers))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
