@@ -57,7 +57,7 @@ def find_distinct(score: Callable[[int], Matches], depth: int, budget: int) -> P
         matches = score(depth)
         picks = distinct(matches, budget)
         # Where every center's list ends with images that are not plausible, a longer one has no other plausible ones.
-        is_exhausted = bool((unpack_similarity(matches.key[:, -1]) < -LAST).all())
+        is_exhausted = bool((unpack_similarity(matches.key[:, -1:]) < -LAST).all())
         if depth >= budget or (len(picks.index) == budget and (is_exhausted or picks.similarity.all())):
             return picks
         depth = min(2 * depth, budget)
