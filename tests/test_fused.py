@@ -126,7 +126,7 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
         return find_distinct(lambda depth: fill(batches, centers, classes, "fisher", depth), 20, budget=20)
 
     plain = find()
-    monkeypatch.setattr("rarefish.matching.is_fusible", lambda _: True)
+    monkeypatch.setattr("rarefish.matching.is_fusible", lambda *_: True)
     monkeypatch.setattr("rarefish.matching.AT_ONCE", 70)
     calls: list[int] = []
     best_matches = fused.best_matches

@@ -72,7 +72,7 @@ class Ranks:
                 parcel[0] = _to_bytes(self._kept(work))
             except RarefishError as error:
                 parcel[1] = error
-        dist.broadcast_object_list(parcel, src=0, device=torch.device("cpu"))
+        parcel = self.agree(parcel)
         if parcel[1] is not None:
             raise parcel[1]
         # From a process of our own, over torchrun's connection; what lies on disk is read with more care.

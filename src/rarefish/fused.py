@@ -40,11 +40,11 @@ FAILED: list[str] = []
 """What went wrong with the kernels in this process; then they are not tried again."""
 
 
-def is_fusible(centers: Standardized) -> bool:
+def is_fusible(centers: Standardized, depth: int = 1) -> bool:
     """Whether these kernels apply: Triton comes with torch where there is a GPU."""
     z_KL = centers.features[0]
     is_there = z_KL.is_cuda and bool(find_spec("triton")) and not FAILED
-    return is_there and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS
+    return is_there and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS and depth <= MOST_DEEP
 
 
 def best_matches(

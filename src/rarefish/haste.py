@@ -113,10 +113,9 @@ def attempt(watcher: Watcher, plain: View) -> Quick | None:
 
 
 def _summary(view: View) -> tuple[Tensor, ...]:
-    """Features and scores for the model's own answer, layer by layer."""
-    loss = functional.cross_entropy(view.logits_NC, view.logits_NC.argmax(dim=1), reduction="sum")
-    scores = [spatial_mean(gradient) for gradient in pull_back(loss, view.maps)]
-    return (*view.features_ND.split(view.widths, dim=1), *scores)
+    """Features, and the gradients of the largest logit, layer by layer."""
+    gradients = pull_back(view.logits_NC.amax(dim=1).sum(), view.maps)
+    return (*view.features_ND.split(view.widths, dim=1), *map(spatial_mean, gradients))
 
 
 def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

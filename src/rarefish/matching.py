@@ -67,12 +67,11 @@ def fill(
     batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
 ) -> Matches:
     """The table of all batches together, a batch at a time."""
-    is_fused = is_fusible(centers) and depth <= MOST_DEEP
+    is_fused = is_fusible(centers, depth)
     at_once = AT_ONCE if is_fused else min(MOST_AT_ONCE, MOST_PRODUCTS // len(centers))
-    batches = gathered(batches, at_once)
     none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
     table = Matches(none, none)
-    for batch in batches:
+    for batch in gathered(batches, at_once):
         floor_K = unpack_similarity(table.key[:, -1]) if table.key.shape[1] == depth else None
         table = merge([table, match(batch, centers, classes_K, kernel, depth, floor_K)], depth)
     return table
@@ -92,7 +91,7 @@ def match(
     """
     pool, classes_K = standardize(batch), classes_K.to(batch.posterior.device)
     is_weighed, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
-    if is_fusible(centers) and depth <= MOST_DEEP:
+    if is_fusible(centers, depth):
         chances = Chances(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
         if found := best_exactly(centers, pool, depth, kernel, chances, floor_K):
             similarity_KR, row_KR = found

@@ -54,7 +54,8 @@ def run_experiment(
         done = total - sum(experiment.rounds - len(store.records(cell)) for cell in left)
         tell("starting", done, total)
         wait_for_all()
-        prepare_shared_starts(experiment, left, store, device)
+        if together or num_ranks() > 1:
+            _share_out_starts(experiment, left, store, device)
         if together:
             _run_together(experiment, left, store, device, tell, done, total)
         elif device.startswith("cuda"):
@@ -66,10 +67,8 @@ def run_experiment(
     return store
 
 
-def prepare_shared_starts(experiment: Experiment, cells: list[Cell], store: Store, device: str) -> None:
-    """Where there are several processes, each makes some of the starting networks before any cell begins."""
-    if num_ranks() == 1:
-        return
+def _share_out_starts(experiment: Experiment, cells: list[Cell], store: Store, device: str) -> None:
+    """Each process makes some of the starting networks before any cell begins."""
     by_start = group_by_start(cells)
     own = [cell for key in sorted(by_start)[rank() :: num_ranks()] for cell in by_start[key]]
     prepare_starts(experiment, own, store, device, fit_packed if device.startswith("cuda") else fit_each)
@@ -87,8 +86,6 @@ def _run_together(
     experiment: Experiment, cells: list[Cell], store: Store, device: str, tell: Tell, done: int, total: int
 ) -> None:
     """One cell after another, its pool and its trainings shared by all processes; the first one keeps the books."""
-    prepare_starts(experiment, cells if rank() == 0 else [], store, device)
-    wait_for_all()
     for cell in cells:
         task = task_of(experiment, cell, store, device, Ranks(device=device))
         for finished in run_rounds(task, experiment.rounds, load_state(task, cell, store), fit_together):
