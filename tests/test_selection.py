@@ -249,11 +249,12 @@ def test_mistakes_are_found_before_any_image_goes_through_the_model(changes: dic
     assert Counted.calls == 0
 
 
-def test_infinite_scores_name_the_images() -> None:
+@pytest.mark.parametrize("labels", ["posterior", "density", "prediction", "mutual_information"])
+def test_infinite_scores_name_the_images(labels: str) -> None:
     pool = images(10)
     pool[[4, 8]] = torch.inf
     with pytest.raises(ArithmeticError, match=r"2 of 10 images of a batch: index 4, 8\."):
-        select(Plain(), TensorDataset(pool), VALIDATION, budget=2, layers=LAYERS)
+        select(Plain(), TensorDataset(pool), VALIDATION, budget=2, layers=LAYERS, labels=labels)
 
 
 def test_a_pool_that_changes_between_reads_is_warned_of() -> None:

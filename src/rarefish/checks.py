@@ -25,7 +25,7 @@ from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.posterior import FEWEST, Posterior
 from rarefish.pseudo_labels import LabelRule, label_rule
-from rarefish.reading import UNREADABLE, Batch, Data, Reader, label_of
+from rarefish.reading import UNREADABLE, Data, Reader, label_of
 
 
 def check_data(data: object, name: str) -> None:
@@ -163,13 +163,18 @@ def settle_precision(precision: str, rule: LabelRule) -> str:
     return "float32" if precision == "auto" and rule.needs_float32 else precision
 
 
-def check_finite(batch: Batch, **values: Tensor) -> None:
-    for name, value in values.items():
-        is_bad = ~torch.isfinite(value.detach()).all(dim=1).cpu()
+def are_finite(*values: Tensor) -> Tensor:
+    """A row for each of the values, a column for each image."""
+    return torch.stack([torch.isfinite(value.detach()).all(dim=1) for value in values])
+
+
+def check_finite(index: Tensor, names: Sequence[str], is_finite: Tensor) -> None:
+    """Complains about the first of the values that are not finite everywhere."""
+    for name, is_bad in zip(names, ~is_finite, strict=True):
         if is_bad.any():
             raise NotFiniteError(
                 f"NaN or infinity in the {name} of {int(is_bad.sum())} of {len(is_bad)} images of a batch: index "
-                f"{list_some(batch.index[is_bad].tolist())}. Look at these images and at the model's weights; in "
+                f"{list_some(index[is_bad].tolist())}. Look at these images and at the model's weights; in "
                 "bfloat16 (the default on a GPU) try precision='float32'."
             )
 

@@ -9,11 +9,11 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.checks import check_data, check_finite, check_own_labels, settle_precision
+from rarefish.checks import are_finite, check_data, check_finite, check_own_labels, settle_precision
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
 from rarefish.features import View, pull_back, spatial_mean, watched
-from rarefish.haste import Hurried, ahead
+from rarefish.haste import Arriving, Hurried, ahead, one_behind
 from rarefish.layers import choose_layers, find_layers
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels import Estimator, as_labels, given, label_rule, predicted
@@ -48,10 +48,8 @@ def describe(
     own_labels = check_own_labels(labels, len(data)) if isinstance(labels, Tensor) else None
     names = find_layers(model, choose_layers(model, reader.first_images(data)) if layers is None else layers)
     with describing(model, names, reader, device, precision, compile, len(data)) as run:
-        with_scores = labels is not None
-        return concatenate(
-            run(data, None, estimate, with_scores=with_scores, own_labels=own_labels, title="describing")
-        )
+        how = {"with_scores": labels is not None, "own_labels": own_labels, "title": "describing"}
+        return concatenate(run(data, None, estimate, **how))
 
 
 @contextmanager
@@ -93,17 +91,16 @@ def describing(
 def describe_batches(
     watch: Hurried, batches: Iterable[Batch], layers: tuple[str, ...], estimate: Estimator, with_scores: bool = True
 ) -> Iterator[Descriptors]:
-    """Descriptors batch by batch, on the model's device; nothing of an earlier batch is kept."""
-    for batch in ahead(batches, watch.watcher.device):
+    """Descriptors batch by batch, on the model's device; of an earlier batch nothing is kept but the latest one's."""
+
+    def one(batch: Batch) -> tuple[Descriptors, Arriving]:
         with torch.set_grad_enabled(with_scores):
             view = watch(batch.images)
             features_ND = view.features_ND
             check_labels(batch, view.logits_NC.shape[1])
-            check_finite(batch, logits=view.logits_NC, features=features_ND)
             label_N, posterior_NC = as_labels(estimate(view, batch.labels, watch.watcher))
             scores_ND = scores(view, label_N) if with_scores else features_ND.new_empty(len(label_N), 0)
-            check_finite(batch, scores=scores_ND)
-        yield Descriptors(
+        described = Descriptors(
             index=batch.index,
             features=features_ND,
             scores=scores_ND,
@@ -114,6 +111,11 @@ def describe_batches(
             layers=layers,
             widths=view.widths,
         )
+        return described, Arriving(are_finite(view.logits_NC, features_ND, scores_ND))
+
+    for described, finite in one_behind(map(one, ahead(batches, watch.watcher.device))):
+        check_finite(described.index, ("logits", "features", "scores"), finite.wait())
+        yield described
 
 
 def scores(view: View, label_N: Tensor) -> Tensor:
@@ -122,8 +124,7 @@ def scores(view: View, label_N: Tensor) -> Tensor:
     The loss is summed, not averaged: then no image's gradient depends on the others of its batch.
     """
     loss = functional.cross_entropy(view.logits_NC, label_N, reduction="sum")
-    gradients = pull_back(loss, view.maps)
-    return torch.cat([spatial_mean(gradient) for gradient in gradients], dim=1)
+    return torch.cat([spatial_mean(gradient) for gradient in pull_back(loss, view.maps)], dim=1)
 
 
 def _estimator_for_one(labels: "str | MonteCarlo | Tensor | None", precision: str) -> tuple[Estimator, str]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from warnings import warn
 
 import torch
@@ -24,6 +24,9 @@ WARM, TIMED = 3, 10
 """Batches before the clock starts, and while it runs."""
 ALIKE = 0.99
 """Correlation of a row with what plain code finds, at least: in 16 bits the two round differently."""
+
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -134,6 +137,28 @@ def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         waiting = fetched
     if waiting:
         yield waiting
+
+
+class Arriving:
+    """Values on their way to the CPU: to wait for them is not to wait for what the GPU was asked for after them."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.to("cpu", non_blocking=True)
+        self.there = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
+
+    def wait(self) -> Tensor:
+        if self.there:
+            self.there.synchronize()
+        return self.values
+
+
+def one_behind(items: Iterable[Item]) -> Iterator[Item]:
+    """The same, each handed on once the next is under way: a GPU works on while somebody looks at what it did."""
+    waiting: list[Item] = []
+    for item in items:
+        yield from waiting
+        waiting = [item]
+    yield from waiting
 
 
 @cache

@@ -103,7 +103,7 @@ def mutual_information(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
     covariance.diagonal(dim1=1, dim2=2).add_(RIDGE)
     D = features_NSD.shape[2]
     # The factor of the whole begins with the factor of C_zz: its other diagonal is that of C_zg,zg without C_zz.
-    rest, alone = torch.linalg.cholesky(covariance)[:, D:, D:], torch.linalg.cholesky(covariance[:, D:, D:])
+    rest, alone = torch.linalg.cholesky_ex(covariance).L[:, D:, D:], torch.linalg.cholesky_ex(covariance[:, D:, D:]).L
     return alone.diagonal(dim1=1, dim2=2).log().sum(dim=1) - rest.diagonal(dim1=1, dim2=2).log().sum(dim=1)
 
 
