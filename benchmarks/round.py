@@ -2,7 +2,7 @@
 
     python benchmarks/round.py [--images 1200000] [--validation 50000] [--budget 64000] [--size 224] [--device cuda]
 
-A ResNet-18 with 1,000 classes, three tenths of the validation set wrong. Images are random and on the device: some
+A ResNet-18 with 1,000 classes, three tenths of the validation set wrong. Images are random patterns on the device: some
 thousand at 224×224, of which the pool and the validation set are repetitions, each brightened by its own index, since
 1.2 million of them would not fit. Labels by the paper's density estimator and by the default, the posterior. Times of
 matching and of greedy k-center are taken inside the same run, the device waited for; a first, smaller selection comes
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import rarefish
@@ -72,16 +73,27 @@ class Clock:
             torch.cuda.synchronize()
 
 
-def enliven(model: nn.Module, chance: torch.Generator) -> None:
-    """Statistics, scales and shifts for BatchNorm: without them a random network sees all images alike."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            for values in (module.running_var, module.weight.data):
-                assert values is not None
-                values.copy_(0.5 + torch.rand(values.shape, generator=chance, device=values.device))
-            for values in (module.running_mean, module.bias.data):
-                assert values is not None
-                values.copy_(torch.randn(values.shape, generator=chance, device=values.device) / 2)
+def make_images(count: int, size: int, device: str, chance: torch.Generator) -> Tensor:
+    """Coarse random patterns with some noise: pure noise looks all the same to a network."""
+    made = torch.empty(count, 3, size, size, device=device, dtype=torch.float16 if device == "cuda" else None)
+    for part in made.split(1024):
+        coarse = torch.randn(len(part), 3, 7, 7, generator=chance, device=device)
+        noise = torch.randn(part.shape, generator=chance, device=device)
+        part.copy_(functional.interpolate(coarse, size=(size, size), mode="bicubic") + noise / 4)
+    return made
+
+
+@torch.no_grad()
+def enliven(model: nn.Module, images: Tensor) -> None:
+    """BatchNorm's statistics as after training on such images: without them all images look alike."""
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average
+    model.train()
+    for part in images[:2048].split(256):
+        model(part.float())
+    model.eval()
 
 
 def answers(model: nn.Module, images: Repeated, device: str) -> Tensor:
@@ -95,10 +107,9 @@ def answers(model: nn.Module, images: Repeated, device: str) -> Tensor:
 def measure(labels: str, arguments: argparse.Namespace, floor: float | None) -> dict[str, Any]:
     device = arguments.device
     chance = torch.Generator(device).manual_seed(0)
-    shape = (min(8192, arguments.images), 3, arguments.size, arguments.size)
-    few = torch.randn(shape, generator=chance, device=device, dtype=torch.float16 if device == "cuda" else None)
+    few = make_images(min(8192, arguments.images), arguments.size, device, chance)
     model = build_model("resnet18", 1000, 3, torch.Generator().manual_seed(0)).to(device).eval()
-    enliven(model, chance)
+    enliven(model, few)
     trusted, pool = Repeated(few, arguments.validation), Repeated(few, arguments.images)
     validation = TensorDataset(trusted, answers(model, trusted, device))  # pyright: ignore[reportArgumentType]
     clock = Clock(device)

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from rarefish import describe
-from tests.cases import CASES, images
+from tests.cases import CASES, Plain, images
 
 torch.set_num_threads(1)
 compile = torch.compile
@@ -30,4 +30,10 @@ for case in CASES:
         "scores": float((quick.scores - plain.scores).abs().max() / plain.scores.abs().max()),
         "same": torch.equal(quick.scores, plain.scores),
     }
+flat = Plain()
+torch.nn.init.zeros_(flat.fc.weight)  # as torchvision makes its transformers: no gradient at all
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    describe(flat, TensorDataset(images(8)), layers=("conv1",), batch_size=4, compile=True, progress=False)
+found["a head of zeros"] = {"said": [str(warning.message) for warning in said]}
 print(json.dumps(found))

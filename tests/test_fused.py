@@ -123,7 +123,7 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
 
     def find() -> Picks:
         batches = [pool[rows] for rows in torch.arange(150, device=DEVICE).split(40)]
-        return find_distinct(lambda depth: fill(batches, centers, classes, "fisher", depth), 20, budget=20)
+        return find_distinct(lambda depth, _: fill(batches, centers, classes, "fisher", depth), 20, budget=20)
 
     plain = find()
     monkeypatch.setattr("rarefish.matching.is_fusible", lambda *_: True)

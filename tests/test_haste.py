@@ -41,6 +41,10 @@ def test_features_and_scores_of_all_kinds_of_models(name: str, found: dict[str, 
         assert not found[name]["said"], found[name]["said"]
 
 
+def test_a_head_of_zeros_is_no_reason_to_doubt(found: dict[str, dict[str, Any]]) -> None:
+    assert not found["a head of zeros"]["said"]
+
+
 def test_what_a_compiler_says_is_passed_on_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler here\nand much more")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rarefish import indices
-from rarefish.indices import all_but, draw_some
+from rarefish.indices import all_but, draw_some, without
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))), st.data())
@@ -16,6 +16,8 @@ def test_is_the_list_without_what_is_missing(case: tuple[int, set[int]], data: s
     cut = data.draw(st.slices(len(plain)) if plain else st.just(slice(0, 0)))
     assert list(left[cut]) == plain[cut] and list(left[cut][:3]) == plain[cut][:3]
     assert [i for i in range(-1, count + 1) if i in left] == plain
+    taken = data.draw(st.sets(st.sampled_from(plain))) if plain else set[int]()
+    assert list(without(left, taken)) == [i for i in plain if i not in taken]
 
 
 def test_a_billion_take_no_memory() -> None:

@@ -6,22 +6,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from rarefish.descriptors import Descriptors
 from rarefish.kernels import Standardized, similarity, standardize
+from rarefish.keys import pack
 from rarefish.matching import (
     Matches,
     Picks,
     distinct,
     fill,
     find_distinct,
-    first_occurrences,
     match,
     merge,
-    pack,
     sensible_depth,
-    unpack_index,
-    unpack_similarity,
 )
 from tests.reference import distinct_loop
 from tests.test_kernels import random_descriptors
@@ -83,27 +81,6 @@ def test_any_batching_order_sharding_and_depth_give_algorithm_1(
     assert torch.equal(picks.label, pool.label[rows])
 
 
-@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20), st.integers(0, 2**32 - 1))
-def test_keys_hold_similarity_and_index(values: list[float], index: int) -> None:
-    similarity_1N = torch.tensor([values])
-    key = pack(similarity_1N, torch.full((len(values),), index))
-    assert torch.equal(unpack_similarity(key), similarity_1N)
-    assert (unpack_index(key) == index).all()
-    assert key[0].argsort(stable=True).tolist() == similarity_1N[0].double().argsort(stable=True).tolist()
-
-
-def test_equal_similarities_go_by_index() -> None:
-    key = pack(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([5, 2, 9]))
-    assert key[0].argsort(descending=True).tolist() == [1, 0, 2]
-
-
-@given(st.lists(st.integers(0, 5), max_size=30))
-def test_first_occurrences(values: list[int]) -> None:
-    rows = first_occurrences(torch.tensor(values, dtype=torch.long)).tolist()
-    assert [values[row] for row in rows] == list(dict.fromkeys(values))
-    assert rows == sorted(rows)
-
-
 @pytest.mark.parametrize(("budget", "num_centers"), [(100, 1), (125, 125), (64_000, 64_000), (64_000, 10)])
 def test_depth_suffices_or_the_table_stays_small(budget: int, num_centers: int) -> None:
     depth = sensible_depth(budget, Standardized((torch.zeros(num_centers, 1),), ()))
@@ -118,7 +95,8 @@ def test_a_table_too_shallow_is_filled_again() -> None:
     centers = standardize(pool[torch.zeros(5, dtype=torch.long)])
     passes = []
 
-    def score(depth: int) -> Matches:
+    def score(depth: int, taken: Tensor) -> Matches:
+        assert not len(taken)
         passes.append(depth)
         return fill([pool[:7], pool[7:]], centers, torch.zeros(5).long(), "fisher", depth)
 
@@ -128,11 +106,49 @@ def test_a_table_too_shallow_is_filled_again() -> None:
     assert picks.index.tolist() == best.tolist()
 
 
+@given(
+    num=st.integers(6, 40),
+    num_centers=st.integers(1, 8),
+    entries=st.integers(1, 40),
+    num_lost=st.integers(0, 4),
+    seed=st.integers(0, 10_000),
+    data=st.data(),
+)
+@settings(max_examples=100, deadline=None)
+def test_a_table_that_may_not_grow_is_chosen_from_and_filled_anew(
+    num: int, num_centers: int, entries: int, num_lost: int, seed: int, data: st.DataObject
+) -> None:
+    """Algorithm 1 on what is left, as deep as the table may be, again and again; some images may be unreadable."""
+    pool = random_descriptors(num, seed=seed)
+    budget = data.draw(st.integers(1, num))
+    centers = standardize(random_descriptors(num_centers, seed=seed + 1))
+    deepest = max(1, min(budget, entries // num_centers))
+    pool, classes = pool[: num - num_lost], torch.zeros(num_centers).long()
+
+    def score(depth: int, taken: Tensor) -> Matches:
+        rows = ~torch.isin(pool.index, taken)
+        return fill([pool[rows]], centers, classes, "fisher", depth)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rarefish.matching.TABLE_ENTRIES", entries)
+        picks = find_distinct(score, 1, budget)
+    expected: list[tuple[int, int]] = []
+    full = similarity(centers, standardize(pool), "fisher")
+    for _ in range(num):
+        rows = [row for row in range(len(pool)) if row not in {index for index, _ in expected}]
+        ranks = full[:, rows].argsort(dim=1, descending=True)[:, :deepest]
+        asked = distinct_loop(full[:, rows], [int(pool.index[row]) for row in rows], len(ranks.unique()))
+        expected += asked[: budget - len(expected)]
+    assert list(zip(picks.index.tolist(), picks.center.tolist(), strict=True)) == expected
+    assert len(expected) == min(budget, len(pool))
+
+
 def test_one_pass_is_enough_where_no_plausible_image_is_left() -> None:
     """Ten images, of which three are of the centers' class: a longer list would have no more of them."""
     depths: list[int] = []
 
-    def score(depth: int) -> Matches:
+    def score(depth: int, taken: Tensor) -> Matches:
+        assert not len(taken)
         depths.append(depth)
         similarity = torch.tensor([[9.0, 8.0, 7.0] + [-3e30] * 7, [7.0, 8.0, 9.0] + [-3e30] * 7])
         key = pack(similarity, torch.arange(10)).sort(dim=1, descending=True).values[:, :depth]

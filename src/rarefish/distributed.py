@@ -94,7 +94,7 @@ class Ranks:
         self.tell(0, turns)
         for done, number in enumerate(range(rank(), count, num_ranks())):
             index = left[number * len(left) // count : (number + 1) * len(left) // count]
-            found.append(self._shard(f"{depth}-{number}-of-{count}", lambda i=index: score(i, depth)))
+            found.append(self._shard(f"{depth}_{len(left)}-{number}-of-{count}", lambda i=index: score(i, depth)))
             self.tell(done + 1, turns)
         own = Scored(
             merge((part.matches for part in found), depth), {i: w for part in found for i, w in part.unreadable.items()}

@@ -103,7 +103,7 @@ def attempt(watcher: Watcher, plain: View) -> Quick | None:
         nudges = tuple(zero.clone().requires_grad_() for zero in zeros)
         quick = Quick(watcher, tuple(plain.images.shape), nudges, torch.compile(run, dynamic=False))
         mine, theirs = _summary(quick(plain.images)), _summary(plain)
-        worst = min(float(functional.cosine_similarity(a, b).median()) for a, b in zip(mine, theirs, strict=True))
+        worst = min(_likeness(a, b) for a, b in zip(mine, theirs, strict=True))
         if worst > ALIKE:
             return quick
         why = f"what it finds is correlated with what plain code finds by {worst:.3f} only"
@@ -119,6 +119,12 @@ def _summary(view: View) -> tuple[Tensor, ...]:
     """Features, and the gradients of the largest logit, layer by layer."""
     gradients = pull_back(view.logits_NC.amax(dim=1).sum(), view.maps)
     return (*view.features_ND.split(view.widths, dim=1), *map(spatial_mean, gradients))
+
+
+def _likeness(one_NL: Tensor, other_NL: Tensor) -> float:
+    """Correlation of most rows; a head of zeros has no gradients, and rows of zeros are alike."""
+    is_flat = ~(one_NL.any(dim=1) | other_NL.any(dim=1))
+    return float(functional.cosine_similarity(one_NL, other_NL).where(~is_flat, 1.0).median())
 
 
 def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

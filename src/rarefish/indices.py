@@ -55,6 +55,14 @@ def all_but(missing: Collection[int], count: int) -> Sequence[int]:
     return Left(0, count - len(ordered), ordered - np.arange(len(ordered)))
 
 
+def without(left: Sequence[int], taken: Collection[int]) -> Sequence[int]:
+    """What `all_but` left, without some more."""
+    if not taken:
+        return left
+    gaps = left.gaps if isinstance(left, Left) else np.empty(0, dtype=np.int64)
+    return all_but([*(gaps + np.arange(len(gaps))).tolist(), *taken], len(left) + len(gaps))
+
+
 def draw_some(count: int, among: int, generator: torch.Generator) -> Tensor:
     """Up to `count` different numbers below `among`, ascending."""
     if among <= FEW:

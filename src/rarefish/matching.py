@@ -5,7 +5,7 @@ order of images or split into shards, because candidates have a total order: mor
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
@@ -14,6 +14,7 @@ from torch import Tensor
 from rarefish.descriptors import Descriptors, gathered
 from rarefish.fused import AT_ONCE, MOST_DEEP, best_exactly, is_fusible
 from rarefish.kernels import Standardized, similarity, standardize
+from rarefish.keys import first_occurrences, pack, unpack_index, unpack_similarity
 from rarefish.laid import Chances
 
 FULL, DOUBTFUL = 0.2, 0.02
@@ -33,7 +34,7 @@ class Matches:
     """For each of K centers its best images, best first; shorter than the depth while fewer images were seen."""
 
     key: Int[Tensor, "K R"]
-    """Similarity and index in one number (see `pack`)."""
+    """Similarity and index in one number (see `keys.pack`)."""
     label: Int[Tensor, "K R"]
     """The label the image was described with."""
 
@@ -47,20 +48,30 @@ class Picks:
     center: Int[Tensor, " P"]
     label: Int[Tensor, " P"]
 
+    def __add__(self, other: "Picks") -> "Picks":
+        return Picks(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(Picks)))
 
-def find_distinct(score: Callable[[int], Matches], depth: int, budget: int) -> Picks:
-    """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, another.
 
-    `score` fills a table of that depth from the whole pool.
+def find_distinct(score: Callable[[int, Tensor], Matches], depth: int, budget: int) -> Picks:
+    """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, more.
+
+    `score` fills a table of that depth from the pool without some images. Where centers ask for the same few images,
+    tables get deeper; one that may not grow any more is chosen from, and the next is filled from what is left.
     """
+    none = torch.empty(0, dtype=torch.long)
+    taken = Picks(none, none.float(), none, none)
     while True:
-        matches = score(depth)
-        picks = distinct(matches, budget)
+        matches = score(depth, taken.index)
+        picks = taken + distinct(matches, budget - len(taken.index))
+        deepest = min(budget, max(depth, TABLE_ENTRIES // len(matches.key)))
         # Where every center's list ends with images that are not plausible, a longer one has no other plausible ones.
         is_exhausted = bool((unpack_similarity(matches.key[:, -1:]) < -LAST).all())
-        if depth >= budget or (len(picks.index) == budget and (is_exhausted or picks.similarity.all())):
+        is_full = len(picks.index) == budget and (depth >= deepest or is_exhausted or bool(picks.similarity.all()))
+        if is_full or depth >= budget or len(picks.index) == len(taken.index):
             return picks
-        depth = min(2 * depth, budget)
+        if depth >= deepest:
+            taken = picks
+        depth = min(2 * depth, deepest)
 
 
 def fill(
@@ -144,35 +155,6 @@ def sensible_depth(budget: int, centers: Standardized) -> int:
     """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
     wanted, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
     return min(budget, max(wanted, min(affordable, MOST_DEEP // 2) if is_fusible(centers) else affordable))
-
-
-def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:
-    """Rows where a value stands for the first time, in order."""
-    ordered, rows = values.sort(stable=True)
-    is_first = torch.ones_like(ordered, dtype=torch.bool)
-    is_first[1:] = ordered[1:] != ordered[:-1]
-    return rows[is_first].sort().values
-
-
-def pack(similarity: Float[Tensor, "K N"], index: Int[Tensor, "*#K N"]) -> Int[Tensor, "K N"]:
-    """One 64-bit number that sorts as (similarity, then smaller index): ties cannot depend on the batch.
-
-    The upper half is the float32 similarity, its bits turned so that they sort as integers; the lower half counts
-    down from the largest index.
-    """
-    bits = similarity.float().view(torch.int32).long()
-    ordered = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-    return ordered * 2**32 + (2**32 - 1 - index)
-
-
-def unpack_index(key: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    return 2**32 - 1 - (key & 0xFFFFFFFF)
-
-
-def unpack_similarity(key: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    ordered = key >> 32
-    bits = torch.where(ordered < 0, -ordered - 2**31, ordered)
-    return bits.to(torch.int32).view(torch.float32)
 
 
 def _best(table: Matches, depth: int) -> Matches:

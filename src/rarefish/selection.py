@@ -14,6 +14,7 @@ from rarefish.checks import check_pool, check_rule, note_unreadable, settle_prec
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.evidence import Evidence, gather
 from rarefish.fisher import Describe, describing
+from rarefish.indices import without
 from rarefish.kernels import needs_scores, standardize
 from rarefish.layers import choose_layers, find_layers
 from rarefish.matching import Matches, fill, find_distinct, sensible_depth
@@ -53,7 +54,7 @@ def select(
     `kernel`: fisher, sum, features. `labels`: posterior, density (the paper's), prediction, trace, mutual_information,
     true.
     `bought`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
-    `precision`: auto, float32, bfloat16. `compile`: whether to use torch.compile; None: where it pays.
+    `precision`: auto, float32, bfloat16. `compile`: torch.compile for the pool; None: where it pays.
     `failures`, one flag an image (True: wrong), stands in for validation labels; without those, `labels` must be
     prediction, trace or mutual_information. Without a generator the seed is 0.
     `strict`: stop at a pool image that cannot be read, instead of leaving it out. `team`: who shares the work, such as
@@ -69,10 +70,10 @@ def select(
         warn_if_unstable(data, index, name, reader)
     names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     precision = settle_precision(precision, rule)
-    describing_here = partial(describing, model, names, reader, device, precision, compile)
+    describing_here = partial(describing, model, names, reader, device, precision)
     learn = partial(gather, model, list(names), validation, pool, left, bought, reader, generator, device, precision)
     plan = team.once(lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator))
-    with describing_here(to_come=len(left) // team.size) as describe:
+    with describing_here(compile, len(left) // team.size) as describe:
 
         def score(index: Sequence[int], depth: int) -> Scored:
             unreadable: dict[int, str] = {}
@@ -80,8 +81,8 @@ def select(
             batches = look(pool, index, plan.estimate, unreadable=None if strict else unreadable)
             return Scored(fill(batches, plan.centers, plan.classes, kernel, depth), unreadable)
 
-        def score_all(depth: int) -> Matches:
-            scored = team.score(score, left, depth)
+        def score_all(depth: int, taken: Tensor) -> Matches:
+            scored = team.score(score, without(left, taken.tolist()), depth)
             unreadable.update(scored.unreadable)
             return scored.matches
 
