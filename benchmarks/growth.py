@@ -139,7 +139,7 @@ def draw(files: list[Path], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.3)
     panels[0].set_yscale("log")
-    panels[1].set_ylim(bottom=0)
+    panels[1].set_ylim(bottom=0, top=1.15 * panels[1].get_ylim()[1])
     panels[0].legend(frameon=False)
     figure.savefig(path, dpi=110)
 

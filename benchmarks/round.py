@@ -93,6 +93,8 @@ def enliven(model: nn.Module, images: Tensor) -> None:
     model.train()
     for part in images[:2048].split(256):
         model(part.float())
+    for norm in norms:
+        norm.momentum = 0.1
     model.eval()
 
 

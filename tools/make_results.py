@@ -8,6 +8,7 @@ in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `a
 over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
 column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
 `speed: FILE.json` is a table of what a benchmark wrote, with what it was measured beside and how much faster ours is.
+`cost: MODEL` is a table of what a selection takes by the cost model, from the rates that benchmarks measured.
 """
 
 import csv
@@ -27,6 +28,8 @@ FOLDER = Path(__file__).parent.parent / "docs" / "results"
 BENCHMARKS = FOLDER.parents[1] / "benchmarks" / "results"
 PAPER = FOLDER / "paper_curves.csv"
 ROUNDS = (1, 2, 3, 4, 5, 7, 10)
+NUM_CENTERS = 15_000
+"""Of the cost model: the failures of a ResNet-18 on 50,000 validation images of ImageNet, about."""
 CELL = ("method", "validation_size", "imbalance", "start", "restart", "seed", "round")
 NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(
     ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
@@ -65,13 +68,13 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
     def fill(match: re.Match[str]) -> str:
         kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", match[1])]
         wish = {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
-        if kind == "speed":
-            return f"<!-- {match[1]} -->\n\n{speed_table(BENCHMARKS / file)}\n\n<!-- end -->"
+        if kind in OF_BENCHMARKS:
+            return f"<!-- {match[1]} -->\n\n{OF_BENCHMARKS[kind](file)}\n\n<!-- end -->"
         records = join(read_table(folder / name) for name in file.split("+"))
         table = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
-    return re.sub(r"<!-- ((?:table|saved|ahead|speed): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+    return re.sub(r"<!-- ((?:table|saved|ahead|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
 
 
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
@@ -114,9 +117,13 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     return _markdown(lines)
 
 
-def speed_table(path: Path) -> str:
+def read_figures(name: str) -> list[dict[str, Any]]:
+    return json.loads((BENCHMARKS / name).read_text(encoding="utf-8"))
+
+
+def speed_table(name: str) -> str:
     """What a benchmark measured, each figure with its floor and, in brackets, how many times as good ours is."""
-    figures = json.loads(path.read_text(encoding="utf-8"))
+    figures = read_figures(name)
     lines = [("what", "ours", "floor", "beside it, in the same run")]
     for figure in figures:
         beside = [
@@ -128,6 +135,31 @@ def speed_table(path: Path) -> str:
     made = figures[0]
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     return f"{_markdown(lines)}\n\n`{made['command']}`, {made['device']}, {versions}."
+
+
+def cost_table(model: str) -> str:
+    """Time of a selection by pool size and number of GPUs: validation, then descriptors and matching shared out."""
+    described = next(f["value"] for f in read_figures("descriptors.json") if f" {model} " in f["name"])
+    matched = 1.2e6 * 8192 / (read_figures("matching.json")[1]["value"] / 1000)  # pairs of 768 channels a second
+    settled = read_figures("round.json")[0]["baseline"]["all of validation"]
+    lines: list[tuple[str, ...]] = [("images", "1 GPU", "8 GPUs", "64 GPUs", "512 GPUs")]
+    for size in (10**6, 10**7, 10**8, 10**9):
+        seconds = size / described + size * NUM_CENTERS / matched
+        lines.append((f"{size:,}", *(span(settled + seconds / gpus) for gpus in (1, 8, 64, 512))))
+    share = NUM_CENTERS / matched / (1 / described + NUM_CENTERS / matched)
+    rates = f"{described:,} images/s described, {matched / 1e9:.0f} billion pairs/s matched ({share:.1%} of the time)"
+    return f"{_markdown(lines)}\n\n{model}, {NUM_CENTERS:,} centers: {rates}."
+
+
+def span(seconds: float) -> str:
+    """In the largest unit of which there is at least one."""
+    for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+OF_BENCHMARKS = {"speed": speed_table, "cost": cost_table}
 
 
 def number(value: float) -> str:

@@ -54,7 +54,7 @@ class Repeated:
             with no_collecting(), torch.cuda.graph(graph):
                 self.step(*self.inputs)
         except RuntimeError as error:  # a network may look at its own numbers, which no recording can
-            warn(f"This step cannot be recorded and is taken slowly: {error}", stacklevel=3)
+            warn(f"This step cannot be recorded and is taken slowly: {str(error).splitlines()[0]}", stacklevel=3)
             self.is_recordable = False
             self.step(*inputs)
         else:
