@@ -8,6 +8,11 @@ from typing import Any
 import click
 
 from rarefish import __version__
+from rarefish.commands.models import layers
+from rarefish.commands.options import parse_size
+from rarefish.commands.setup import check, init, is_workspace, report_work, status
+from rarefish.commands.trade import export_, import_, studio
+from rarefish.commands.turns import evaluate, label, next_, select_round, train
 from rarefish.errors import ArgumentError, RarefishError
 
 
@@ -19,7 +24,13 @@ def cli() -> None:
     \b
     Example:
       rarefish demo --open
+      rarefish init work --pool images --validation trusted --model resnet18
+      rarefish next work
     """
+
+
+for command in (init, label, train, evaluate, status, next_, check, export_, import_, studio, layers):
+    cli.add_command(command)
 
 
 @cli.command()
@@ -77,14 +88,12 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
 
 
 @cli.command()
-@click.option(
-    "--model", "address", required=True, help="FILE.py:FUNCTION, module:function, or lenet, resnet10, resnet18."
-)
+@click.argument("workspace", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--model", "address", help="FILE.py:FUNCTION, module:function, timm:…, or lenet, resnet10, resnet18.")
 @click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
-@click.option("--pool", required=True, type=click.Path(path_type=Path), help="A folder, a CSV (path) or Parquet files.")
+@click.option("--pool", type=click.Path(path_type=Path), help="A folder, a CSV (path) or Parquet files.")
 @click.option(
     "--validation",
-    required=True,
     type=click.Path(exists=True, path_type=Path),
     help="A folder with one folder a class, or a CSV (path, label).",
 )
@@ -99,27 +108,35 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
 @click.option("--shard", type=click.IntRange(min=1), default=20_000, show_default=True, help="Images kept at a time.")
 @click.option("--strict", is_flag=True, help="Stop at an image that cannot be read, instead of leaving it out.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("picks"), show_default=True)
-def select(address: str, pool: Path, validation: Path, size: str, output: Path, **options: Any) -> None:
-    """Choose the pool images worth labeling, with a model of your own.
+def select(
+    workspace: Path | None,
+    address: str | None,
+    pool: Path | None,
+    validation: Path | None,
+    size: str,
+    output: Path,
+    **options: Any,
+) -> None:
+    """Choose the pool images worth labeling: a new round of a workspace, or with a model and folders of your own.
 
-    Writes picks.csv, best first, with the validation image that called for each, and picks.png. What was scored is
-    kept: the same command goes on after a kill. Under torchrun the pool is shared out.
+    In a workspace the images wait for `rarefish label`. Else picks.csv is written, best first, with the validation
+    image that called for each, and picks.png. What was scored is kept: the same command goes on after a kill. Under
+    torchrun the pool is shared out.
 
     \b
     Example:
+      rarefish select work --budget 100
       rarefish select --model net.py:make --weights net.pt --pool images --validation trusted --budget 100
       torchrun --nproc-per-node 8 -m rarefish select --model net.py:make …
     """
+    if workspace:
+        select_round(workspace, {"--model": address, "--pool": pool, "--validation": validation}, options)
+        return
+    if not (address and pool and validation):
+        raise ArgumentError("Name a workspace, or give --model, --pool and --validation.")
     from rarefish.choosing import choose
 
     choose(address, pool, validation, parse_size(size), output, **options)
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    height, _, width = text.partition("x")
-    if not (height.isdigit() and (width or height).isdigit() and int(height) and int(width or height)):
-        raise ArgumentError(f"A size is HEIGHTxWIDTH, such as 224x224, not {text!r}.")
-    return int(height), int(width or height)
 
 
 @cli.command()
@@ -187,17 +204,22 @@ def experiment(
 @click.option("--ours", help="The method that others are compared with. [default: the last fisher without true labels]")
 @click.option("--paper", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The paper's curves (CSV).")
 def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str | None, paper: Path | None) -> None:
-    """Charts, tables and tests from one or more runs.
+    """Charts, tables and tests from one or more runs, or from a workspace.
 
-    Learning curves, labels saved with an interval, paired tests, what was bought, confusion, t-SNE, time and passes; a
-    run that is under way can be looked at too. The page needs no network.
+    Of a workspace: what the labels bought, class by class and round by round. Of runs: learning curves, labels saved
+    with an interval, paired tests, what was bought, confusion, t-SNE, time and passes; a run that is under way can be
+    looked at too. The page needs no network.
 
     \b
     Example:
       rarefish report runs/imbalanced --format html,png,csv
+      rarefish report work
     """
     if not all(find_spec(package) for package in ("matplotlib", "jinja2", "sklearn")):
         raise ArgumentError("The report draws charts: pip install 'rarefish[report]'.")
+    if len(runs) == 1 and is_workspace(runs[0]):
+        report_work(runs[0], output)
+        return
     from rarefish.report.contents import read_runs
     from rarefish.report.experiments import savings, write_report
 

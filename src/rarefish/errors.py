@@ -6,6 +6,7 @@
     ├── DataError                 a data set that is empty, or whose items are not (image, label)
     │   └── LabelError            a label that is missing or out of range
     ├── ModelError                a model whose output is not (images, classes) logits
+    ├── WorkspaceError            a workspace that is not there, is in use, damaged, or of another version
     └── NotFiniteError            NaN or infinity in features, scores or logits; names the images
 
 Warnings, not errors:
@@ -39,6 +40,10 @@ class LabelError(DataError):
 
 class ModelError(RarefishError, TypeError):
     """A model whose output is not (images, classes) logits."""
+
+
+class WorkspaceError(RarefishError):
+    """A workspace that cannot be used."""
 
 
 class NotFiniteError(RarefishError, ArithmeticError):

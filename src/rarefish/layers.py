@@ -50,6 +50,11 @@ def choose_layers(model: nn.Module, images: Tensor) -> Sequence[str]:
     )
 
 
+def widths_below_logits(model: nn.Module, images: Tensor) -> dict[str, int]:
+    """Channels of every layer that images could be described at, in the order they run."""
+    return {name: _num_channels(output) for name, output in _outputs_below_logits(model, images).items()}
+
+
 def device_of(model: nn.Module) -> torch.device:
     """Where the model's weights are."""
     return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))

@@ -1,6 +1,7 @@
 """Files as published, and files that are damaged."""
 
 import gzip
+import os
 import struct
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import torch
 from PIL import Image
 
 from rarefish.datasets.arrays import Arrays, normalized, read_idx, read_npz, read_svhn
-from rarefish.datasets.files import read_folder, read_manifest
-from rarefish.errors import DataError
+from rarefish.datasets.files import ImageFiles, read_folder, read_manifest
+from rarefish.datasets.sources import open_labeled, open_parquet, open_pool
+from rarefish.errors import ArgumentError, DataError
 
 PIXELS = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)
 NUMBERS = np.array([2, 0, 1], np.uint8)
@@ -159,3 +161,64 @@ def test_manifest(folder: Path) -> None:
     manifest.write_text("path,label\ncat/7.png,a\ncat/1.png,b\n")
     with pytest.raises(DataError, match="1 of 2 images cannot be decoded: 7.png"):
         read_manifest(manifest)
+
+
+def test_images_on_the_scale_a_model_wants(folder: Path) -> None:
+    mean, std = (0.5, 0.25, 0.0), (0.5, 0.25, 2.0)
+    plain, scaled = read_folder(folder, size=(6, 4)), open_labeled(folder, (6, 4), mean=mean, std=std)
+    assert torch.allclose(scaled[0][0][:, 0, 0], torch.tensor([1.0, -1.0, 0.0])) and scaled.targets == plain.targets
+    pool = open_pool(folder, (6, 4), mean=mean, std=std)
+    assert torch.equal(pool[2][0], scaled[2][0]) and not torch.equal(pool[2][0], plain[2][0])
+    assert open_pool(folder, (6, 4), "L", (0.5,))[0][0].min() < 0
+    for mode, bad_mean, bad_std, message in (
+        ("L", mean, None, "mode L need 1 numbers for mean, not 3"),
+        ("RGB", None, (1.0, 0.0, 1.0), "above 0"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            open_pool(folder, (6, 4), mode, bad_mean, bad_std)
+
+
+def test_parquet_on_the_scale_a_model_wants(folder: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"image": [(folder / "cat/0.png").read_bytes(), b"none"]}), folder / "a.parquet")
+    scaled = open_pool(folder / "a.parquet", (6, 4), mean=(1.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    assert scaled[0][0].abs().max() == 0 and open_parquet([folder / "a.parquet"], (6, 4), "RGB")[0][0].max() == 1
+    with pytest.raises(DataError, match="row 1 cannot be decoded: it is no image of a known kind"):
+        _ = scaled[1]
+
+
+def test_what_is_hidden_or_no_file_is_no_image(folder: Path) -> None:
+    """What notebooks, cameras and Apple's computers leave in folders."""
+    (folder / ".ipynb_checkpoints").mkdir()
+    (folder / "cat" / "old.png").mkdir()
+    (folder / "cat" / "._0.png").write_bytes(b"not an image")
+    (folder / "cat" / ".thumbs").mkdir()
+    Image.new("L", (4, 4)).save(folder / "cat" / ".thumbs" / "0.png")
+    Image.new("L", (4, 4)).save(folder / "cat" / "old.png" / "2.PNG")
+    data = read_folder(folder)
+    assert data.classes == ("cat", "dog") and data.targets == [0, 0, 0, 1, 1]
+    names = [Path(path).name for path in open_pool(folder, (4, 4)).paths]
+    assert names == ["0.png", "1.png", "2.PNG", "0.png", "1.png"]
+
+
+def test_names_of_any_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    name = os.fsdecode(b"caf\xe9.png")
+    Image.new("L", (4, 4), 255).save(tmp_path / "a" / "plain.png")
+    (tmp_path / "a" / "plain.png").rename(tmp_path / "a" / name)
+    assert read_folder(tmp_path, size=(2, 2))[0][0].min() == 1
+    (tmp_path / "a" / name).write_bytes(b"none")
+    with pytest.raises(DataError, match=r"1 of 1 images cannot be decoded: caf\\udce9.png"):
+        read_folder(tmp_path)
+    with pytest.raises(DataError, match=r"caf\\udce9.png cannot be decoded"):
+        _ = ImageFiles((tmp_path / "a" / name,), (0,), ("a",))[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_may_not_be_read_is_named(folder: Path) -> None:
+    (folder / "dog").chmod(0)
+    try:
+        with pytest.raises(DataError, match="dog cannot be listed: Permission denied"):
+            open_pool(folder, (4, 4))
+    finally:
+        (folder / "dog").chmod(0o755)

@@ -1,9 +1,9 @@
 """Images as files: a folder with one folder a class, or a CSV manifest."""
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from rarefish.errors import DataError, list_some
+from rarefish.errors import ArgumentError, DataError, list_some
+from rarefish.opening import Source, open_picture, printable
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 
@@ -28,6 +29,13 @@ class ImageFiles:
     mode: str = "RGB"
     unreadable: tuple[Path, ...] = field(default=())
     """Files that were left out because they cannot be decoded."""
+    mean: tuple[float, ...] | None = None
+    """Taken from every channel, one number each or one for all; None: images stay 0 … 1."""
+    std: tuple[float, ...] | None = None
+    """What every channel is then divided by."""
+
+    def __post_init__(self) -> None:
+        check_scale(self.mode, self.mean, self.std)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -37,19 +45,42 @@ class ImageFiles:
         return list(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return decode(self.paths[index], self.size, self.mode, str(self.paths[index])), self.labels[index]
+        path = self.paths[index]
+        return scale(decode(path, self.size, self.mode, str(path)), self.mean, self.std), self.labels[index]
 
 
-def decode(source: Path | BytesIO, size: tuple[int, int], mode: str, name: str) -> Tensor:
+def decode(source: Source, size: tuple[int, int], mode: str, name: str) -> Tensor:
     """An image (channels, height, width) of that size, from 0 to 1."""
     height, width = size
-    try:
-        with Image.open(source) as image:
-            pixels = np.array(image.convert(mode).resize((width, height), Image.Resampling.BILINEAR))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{name} cannot be decoded: {error}. Mend or remove it.") from error
+    picture = open_picture(source, name).convert(mode)
+    pixels = np.array(picture.resize((width, height), Image.Resampling.BILINEAR))
     image = torch.from_numpy(pixels if pixels.ndim == 3 else pixels[..., None])
     return image.permute(2, 0, 1).float().div_(255)
+
+
+def scale(image: Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> Tensor:
+    """The image less the mean, over the standard deviation; both by channel."""
+    if mean is not None:
+        image = image - torch.tensor(mean)[:, None, None]
+    return image if std is None else image / torch.tensor(std)[:, None, None]
+
+
+def check_scale(mode: str, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
+    """Complains about another number of means or deviations than channels, and about deviations of 0."""
+    for name, values in (("mean", mean), ("std", std)):
+        if values is not None and len(values) not in (1, len(mode)):
+            raise ArgumentError(f"Images in mode {mode} need {len(mode)} numbers for {name}, not {len(values)}.")
+    if std is not None and min(std) <= 0:
+        raise ArgumentError(f"Every std must be above 0, not {std}.")
+
+
+def find_images(folder: Path) -> list[Path]:
+    """Every file below the folder that is called an image, in order; hidden ones are left out."""
+    found = []
+    for place, folders, names in os.walk(folder, onerror=_cannot_list):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".") and _is_called_image(name)]
+    return sorted(found)
 
 
 def read_folder(
@@ -59,12 +90,10 @@ def read_folder(
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
-    classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir()))
+    classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
     if not classes:
         raise DataError(f"{folder} has no folders inside, one a class.")
-    found = [
-        (p, i) for i, c in enumerate(classes) for p in sorted((folder / c).rglob("*")) if p.suffix.lower() in SUFFIXES
-    ]
+    found = [(path, i) for i, name in enumerate(classes) for path in find_images(folder / name)]
     return _checked([p for p, _ in found], [i for _, i in found], classes, size, mode, on_error, folder)
 
 
@@ -103,9 +132,10 @@ def _checked(
     if on_error != "later":
         bad = [path for path in paths if not _is_readable(path)]
     if bad and on_error == "stop":
-        shown = list_some([p.name for p in bad], 3)
+        shown = list_some([printable(p.name) for p in bad], 3)
         raise DataError(f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Mend them, or skip them.")
-    kept = [(p, label) for p, label in zip(paths, labels, strict=True) if p not in set(bad)]
+    is_bad = set(bad)
+    kept = [(p, label) for p, label in zip(paths, labels, strict=True) if p not in is_bad]
     if not kept:
         raise DataError(f"{source} has no image that can be read.")
     return ImageFiles(tuple(p for p, _ in kept), tuple(c for _, c in kept), classes, size, mode, tuple(bad))
@@ -113,8 +143,15 @@ def _checked(
 
 def _is_readable(path: Path) -> bool:
     try:
-        with Image.open(path) as image:
-            image.load()
-    except (OSError, SyntaxError, ValueError):
+        open_picture(path, str(path))
+    except DataError:
         return False
     return True
+
+
+def _cannot_list(error: OSError) -> None:
+    raise DataError(f"{printable(str(error.filename))} cannot be listed: {error.strerror}.") from error
+
+
+def _is_called_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES

@@ -3,7 +3,7 @@
 import csv
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
@@ -13,27 +13,43 @@ from typing import Any
 
 from torch import Tensor
 
-from rarefish.datasets.files import SUFFIXES, ImageFiles, decode, read_folder, read_manifest
+from rarefish.datasets.files import ImageFiles, check_scale, decode, find_images, read_folder, read_manifest, scale
 from rarefish.errors import ArgumentError, DataError
 
 IMAGE_COLUMNS = ("image", "img", "bytes")
 
 
-def open_labeled(source: Path, size: tuple[int, int], mode: str = "RGB") -> ImageFiles:
+def open_labeled(
+    source: Path,
+    size: tuple[int, int],
+    mode: str = "RGB",
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> ImageFiles:
     """A validation set: a folder with one folder a class, or a CSV file with the columns path and label."""
-    if source.is_dir():
-        return read_folder(source, size=size, mode=mode)
-    return read_manifest(source, size=size, mode=mode)
+    check_scale(mode, mean, std)
+    read = read_folder if source.is_dir() else read_manifest
+    return replace(read(source, size=size, mode=mode), mean=mean, std=std)
 
 
-def open_pool(source: Path, size: tuple[int, int], mode: str = "RGB") -> "ImageFiles | ParquetImages":
+def open_pool(
+    source: Path,
+    size: tuple[int, int],
+    mode: str = "RGB",
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> "ImageFiles | ParquetImages":
     """A pool: all images below a folder, those a CSV file names in its column path, or Parquet files."""
+    return replace(_open_pool(source, size, mode), mean=mean, std=std)
+
+
+def _open_pool(source: Path, size: tuple[int, int], mode: str) -> "ImageFiles | ParquetImages":
     if not source.exists():
         raise DataError(f"There is no {source}.")
     if source.suffix == ".parquet" or (source.is_dir() and any(source.glob("*.parquet"))):
         return open_parquet([source] if source.is_file() else sorted(source.glob("*.parquet")), size, mode)
     if source.is_dir():
-        paths = [path for path in sorted(source.rglob("*")) if path.suffix.lower() in SUFFIXES]
+        paths = find_images(source)
     else:
         with source.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -57,6 +73,11 @@ class ParquetImages:
     column: str
     size: tuple[int, int]
     mode: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_scale(self.mode, self.mean, self.std)
 
     def __len__(self) -> int:
         return self.ends[-1]
@@ -71,7 +92,8 @@ class ParquetImages:
         content = value["bytes"] if isinstance(value, dict) else value
         if not isinstance(content, bytes):
             raise DataError(f"Row {index} has no image in its column {self.column}.")
-        return decode(BytesIO(content), self.size, self.mode, f"row {index}"), -1
+        image = decode(BytesIO(content), self.size, self.mode, f"row {index}")
+        return scale(image, self.mean, self.std), -1
 
     @property
     def paths(self) -> Sequence[str]:

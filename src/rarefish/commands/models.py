@@ -1,0 +1,35 @@
+"""A model's layers, as `rarefish select` sees them."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rarefish.commands.options import json_option, tell
+
+
+@click.command()
+@click.argument("model")
+@click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
+@click.option("--classes", "num_classes", type=click.IntRange(min=2), default=10, show_default=True)
+@click.option("--mode", type=click.Choice(["RGB", "L"]), help="[default: the model's]")
+@json_option
+def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, as_json: bool) -> None:
+    """List the layers images can be described at; those chosen by default have a star.
+
+    MODEL is a name (lenet, resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:…, torchvision:… or a
+    workspace.
+
+    \b
+    Example:
+      rarefish layers resnet18
+    """
+    from rarefish.standing import describe_layers
+
+    found: list[dict[str, Any]] = describe_layers(model, weights, num_classes, mode)
+    width = max(len(row["name"]) for row in found)
+    lines = [
+        f"{'*' if row['is_chosen'] else ' '} {row['name']:<{width}}  {row['channels']:>6} channels  {row['kind']}"
+        for row in found
+    ]
+    tell(as_json, {"layers": found}, "\n".join(lines))

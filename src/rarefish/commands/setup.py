@@ -1,0 +1,183 @@
+"""A workspace made, looked at and checked."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rarefish.commands.options import json_option, parse_size, tell, workspace_argument
+from rarefish.errors import DataError
+from rarefish.workspace.store import FILE, Store, create_store, open_store
+
+if TYPE_CHECKING:
+    from rarefish.workspace.indexing import Indexed
+
+REASONS = {
+    "duplicate": "are copies of others",
+    "unreadable": "cannot be read",
+    "trusted": "are in the validation set too",
+}
+
+
+@click.command()
+@click.argument("workspace", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--pool", required=True, type=click.Path(exists=True, path_type=Path), help="A folder, or a CSV (path).")
+@click.option(
+    "--validation",
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A folder with one folder a class, or a CSV (path, label).",
+)
+@click.option("--classes", help="Names, with commas between. [default: those of the validation set]")
+@click.option("--model", help="lenet, resnet18 …, FILE.py:FUNCTION, module:function, timm:…, torchvision:…")
+@click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
+@click.option(
+    "--start",
+    type=click.Choice(["random", "rotation"]),
+    default="random",
+    show_default=True,
+    help="Without weights: at random, or after learning to tell rotations of pool images.",
+)
+@click.option("--size", help="HEIGHTxWIDTH that images are brought to. [default: the model's]")
+@click.option("--mode", type=click.Choice(["RGB", "L"]), help="Colour or gray. [default: the model's]")
+@click.option("--layers", help="Names, with commas between. [default: chosen]")
+@click.option("--people", type=click.IntRange(1, 20), default=1, show_default=True, help="Answers each image needs.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes that read images. [default: the cores]")
+@json_option
+def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_json: bool, **how: Any) -> None:
+    """Make a workspace: index the images, name the classes and the model.
+
+    Every image is read once: copies, unreadable files and images that are in the validation set too are left out and
+    reported. The same command on a workspace that is there takes in what is new, or changes the model. Images stay
+    where they are.
+
+    \b
+    Example:
+      rarefish init work --pool images --validation trusted --model resnet18
+    """
+    from rarefish.workspace.indexing import index, list_pool, list_trusted
+
+    root, trusted = list_trusted(validation)
+    names = [name.strip() for name in classes.split(",")] if classes else sorted({str(f.label) for f in trusted})
+    pool_root, files = list_pool(pool)
+    if not files:
+        raise DataError(f"{pool} has no images.")
+    store = create_store(workspace, names)
+    settings = check_settings(how)
+    seen = index(store, "validation", root, trusted, jobs=how["jobs"] or 0)
+    found = index(store, "pool", pool_root, files, jobs=how["jobs"] or 0)
+    store.set(**settings)
+    if not (seen.taken and found.taken):
+        raise DataError(f"No image of {pool if seen.taken else validation} can be used.")
+    words = [
+        f"{seen.taken:,} validation images of {len(names)} classes, {found.taken:,} pool images: {workspace.resolve()}",
+        *describe("validation", seen),
+        *describe("pool", found),
+        f"Next: rarefish next {workspace}",
+    ]
+    told = {"validation": _plain(seen), "pool": _plain(found), "classes": names, "workspace": str(workspace.resolve())}
+    tell(as_json, told, "\n".join(words))
+
+
+def check_settings(how: dict[str, Any]) -> dict[str, Any]:
+    """What the store keeps of the options, once they are known to make sense."""
+    settings: dict[str, Any] = {"people_per_image": how["people"], "start": how["start"], "mode": how["mode"]}
+    if how["size"]:
+        settings["size"] = list(parse_size(how["size"]))
+    if how["layers"]:
+        settings["layers"] = [name.strip() for name in how["layers"].split(",")]
+    if how["model"]:
+        settings["model"] = how["model"]
+    if how["weights"]:
+        settings["weights"] = str(how["weights"].resolve())
+    return settings
+
+
+def describe(part: str, found: "Indexed") -> list[str]:
+    return [
+        f"  {count:,} of the {part} {REASONS[state]} and were left out, such as {some[0]}"
+        for state, (count, some) in found.left_out.items()
+    ]
+
+
+def _plain(found: "Indexed") -> dict[str, Any]:
+    left_out = {state: {"count": count, "some": list(some)} for state, (count, some) in found.left_out.items()}
+    return {"taken": found.taken, "new": found.new, "left_out": left_out}
+
+
+@click.command()
+@workspace_argument
+@json_option
+def status(store: Store, as_json: bool) -> None:
+    """Show how far a workspace is: rounds, labels, trainings, what to do next.
+
+    \b
+    Example:
+      rarefish status work
+    """
+    from rarefish.workspace.summary import summarize
+
+    found = summarize(store)
+    tell(as_json, found, "\n".join(status_lines(found)))
+
+
+def status_lines(found: dict[str, Any]) -> list[str]:
+    state, lines = found["progress"], []
+    for made in found["rounds"]:
+        bought = sorted(zip(made["bought"], found["classes"], strict=True), reverse=True)
+        what = ", ".join(f"{name} ×{count}" for count, name in bought[:8] if count)
+        lines.append(f"round {made['number']}: {made['labeled']} of {made['picks']} labeled ({what or 'none'})")
+    for done in found["trainings"]:
+        balanced = f", mean recall {done['balanced']:.1%}" if done["balanced"] is not None else ""
+        lines.append(f"trained on {done['labels_spent']} labels: accuracy {done['accuracy']:.1%}{balanced}")
+    people = ", ".join(f"{who} {count}" for who, count in state["by_person"].items())
+    lines.append(f"{state['open']} of {state['asked']} images wait for labels; answers: {people or 'none yet'}")
+    if state["split"]:
+        lines.append(f"{state['split']} images are labeled differently by different people")
+    if found["outlook"]:
+        lines.append(found["outlook"])
+    lines.append(f"{found['unlabeled']:,} pool images were never asked about. Next: {next_step(found)}")
+    return lines
+
+
+def next_step(found: dict[str, Any]) -> str:
+    """select, label or train: the obvious one."""
+    if found["progress"]["open"]:
+        return "label"
+    learned = found["trainings"][-1]["labels_spent"] if found["trainings"] else 0
+    return "train" if found["progress"]["settled"] > learned else "select"
+
+
+@click.command()
+@workspace_argument
+@click.option("--deep", is_flag=True, help="Read every image again and compare its hash.")
+@json_option
+def check(store: Store, deep: bool, as_json: bool) -> None:
+    """Verify a workspace: the file, the labels, the models, the images. Exit status 1 where something is wrong.
+
+    \b
+    Example:
+      rarefish check work --deep
+    """
+    from rarefish.workspace.verifying import verify
+
+    wrong = verify(store, deep)
+    tell(as_json, {"wrong": wrong}, "\n".join(wrong) or "All is well.")
+    sys.exit(1 if wrong else 0)
+
+
+def is_workspace(folder: Path) -> bool:
+    return (folder / FILE).exists()
+
+
+def report_work(folder: Path, output: Path | None) -> None:
+    """`rarefish report WORKSPACE`."""
+    from rarefish.report.work import headline, rare_of, write_work_report
+    from rarefish.workspace.summary import summarize
+
+    store = open_store(folder)
+    path = write_work_report(store, output or folder / "report", f"rarefish report {folder}")
+    found = summarize(store)
+    click.echo(path.resolve())
+    click.echo(headline(found, *rare_of(found)))

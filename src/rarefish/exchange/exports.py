@@ -1,0 +1,52 @@
+"""Picks and labels written in the forms of other tools."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rarefish.errors import ArgumentError, nearest
+from rarefish.exchange import coco, cvat, tables
+from rarefish.exchange.coco import write_coco
+from rarefish.exchange.cvat import write_cvat
+from rarefish.exchange.fiftyone import write_samples
+from rarefish.exchange.folders import write_folders
+from rarefish.exchange.huggingface import write_dataset
+from rarefish.exchange.items import Item, read_items
+from rarefish.exchange.label_studio import write_tasks
+from rarefish.exchange.places import finished
+from rarefish.exchange.tables import write_table
+from rarefish.workspace.store import Store
+
+
+@dataclass(frozen=True)
+class Form:
+    """How items and the names of the classes are written to a place."""
+
+    write: Callable[[list[Item], list[str], Path], None]
+    mark: bytes = b""
+    """At the head of a file of this form; empty where the form is a folder."""
+
+
+FORMS = {
+    "csv": Form(write_table, tables.MARK),
+    "imagefolder": Form(write_folders),
+    "coco": Form(write_coco, coco.MARK),
+    "cvat": Form(write_cvat, cvat.MARK),
+    "label-studio": Form(write_tasks),
+    "fiftyone": Form(write_samples),
+    "huggingface": Form(write_dataset),
+}
+
+
+def export(store: Store, what: str, form: str, target: Path, *, url_prefix: str = "") -> Path:
+    """The file or folder, complete. `what` is "picks", all images that were asked about, or "labels", the answered.
+
+    `url_prefix` stands before the images' paths where the form has addresses in the place of files; without one they
+    are local files of a Label Studio whose document root is the folder above the pool's.
+    """
+    if form not in FORMS:
+        raise ArgumentError(f"There is no form {form!r}. {nearest(form, FORMS)}")
+    items = read_items(store, what, url_prefix)
+    with finished(target, FORMS[form].mark) as place:
+        FORMS[form].write(items, store.classes(), place)
+    return target

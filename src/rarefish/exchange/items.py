@@ -1,0 +1,118 @@
+"""What is exported: an image that was asked about, why it was chosen, and what people said."""
+
+import json
+import os
+import sqlite3
+from collections import defaultdict
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from rarefish.errors import ArgumentError, DataError, nearest
+from rarefish.workspace.agreement import settled
+from rarefish.workspace.indexing import show
+from rarefish.workspace.store import Store
+
+
+@dataclass(frozen=True)
+class Said:
+    """One person's standing answer."""
+
+    who: str
+    answer: str
+    name: str
+    """The class, where the answer is one."""
+    made_at: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image that was asked about; classes go by their names."""
+
+    image: int
+    file: bytes
+    """Where it lies; a file's name need not be UTF-8."""
+    path: bytes
+    """The same, relative to the pool's root."""
+    url: str
+    """Its address, for tools that fetch images."""
+    hash: str
+    width: int
+    height: int
+    round: int
+    rank: int
+    similarity: float
+    center: int | None
+    center_class: str | None
+    guess: str | None
+    chances: tuple[tuple[str, float], ...]
+    is_open: bool
+    label: str | None
+    """What most people say it is."""
+    said: tuple[Said, ...]
+
+    @property
+    def prediction(self) -> tuple[str | None, float | None]:
+        """The likeliest class with its chance; the model's guess where no chances are known."""
+        return max(self.chances, key=lambda pair: pair[1]) if self.chances else (self.guess, None)
+
+
+LOCAL = "/data/local-files/?d="
+"""Label Studio's own address of files below its document root, which must lie above the pool's folder."""
+WHAT = {
+    "picks": "1",
+    "labels": "EXISTS (SELECT 1 FROM standing WHERE standing.image = pick.image)",
+}
+"""Every image that was asked about, or those with an answer."""
+
+ITEMS = """
+SELECT pick.*, image.path, image.hash, image.width, image.height, center.class AS center_class FROM pick
+JOIN image ON image.id = pick.image LEFT JOIN image AS center ON center.id = pick.center
+WHERE {} ORDER BY pick.round, pick.rank
+"""
+
+
+def read_items(store: Store, what: str, url_prefix: str = "") -> list[Item]:
+    """The images by round and rank; none at all is an error that says so."""
+    if what not in WHAT:
+        raise ArgumentError(f"There are no {what!r} to export. {nearest(what, WHAT)}")
+    classes, labels, root = store.classes(), settled(store), os.fsencode(store.settings().get("pool_root", ""))
+    prefix = url_prefix or f"{LOCAL}{quote(os.path.basename(root))}/"
+    said: dict[int, list[Said]] = defaultdict(list)
+    with store.reading() as connection:
+        for row in connection.execute("SELECT * FROM standing ORDER BY id"):
+            name = "" if row["class"] is None else classes[row["class"]]
+            said[row["image"]].append(Said(row["who"], row["answer"], name, row["made_at"]))
+        rows = connection.execute(ITEMS.format(WHAT[what])).fetchall()
+    if not rows:
+        raise DataError(f"The workspace {store.folder} has no {what} yet. Run: rarefish select {store.folder}")
+    return [_to_item(row, root, prefix, classes, labels.get(row["image"]), said[row["image"]]) for row in rows]
+
+
+def content(item: Item) -> bytes:
+    """The bytes of the image's file."""
+    try:
+        with open(item.file, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise DataError(f"{show(item.file)} cannot be read: {error.strerror}. Put it back, or index anew.") from error
+
+
+def _to_item(
+    row: sqlite3.Row, root: bytes, url_prefix: str, classes: list[str], label: int | None, said: list[Said]
+) -> Item:
+    def name(number: int | None) -> str | None:
+        return None if number is None else classes[number]
+
+    same = ("image", "hash", "width", "height", "round", "rank", "similarity", "center")
+    return Item(
+        **{field: row[field] for field in same},
+        file=os.path.join(root, row["path"]),
+        path=row["path"],
+        url=url_prefix + quote(row["path"]),
+        center_class=name(row["center_class"]),
+        guess=name(row["guess"]),
+        chances=tuple((classes[number], float(chance)) for number, chance in json.loads(row["chances"])),
+        is_open=bool(row["is_open"]),
+        label=name(label),
+        said=tuple(said),
+    )

@@ -1,0 +1,183 @@
+"""The API: what the pages ask for, and what they get. Reading, writing and drawing each wait in a line of their own."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from functools import partial
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rarefish.errors import RarefishError, WorkspaceError
+from rarefish.labeling import asks, showing
+from rarefish.labeling.guards import HEADERS, say
+from rarefish.labeling.workers import Line, remembered
+from rarefish.workspace import agreement, answers
+from rarefish.workspace.store import Store
+
+PAGES = {"/": "page.html", "/dashboard": "dashboard.html"}
+KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+IMAGE_LASTS_S = 600
+PROGRESS_LASTS_S = 1.0
+SUMMARY_LASTS_S = 5.0
+MOST_SPLIT = 200
+"""Disagreements that one answer lists."""
+
+
+def bare_summary(store: Store) -> dict[str, Any]:
+    """What a dashboard can show of a workspace without models."""
+    return {"classes": store.classes(), "progress": asdict(answers.progress(store))}
+
+
+class Desk:
+    """A store, the lines before it, and what is remembered for a moment."""
+
+    def __init__(self, store: Store, identity: str, summary: Callable[[Store], dict[str, Any]]) -> None:
+        self.store, self.identity = store, identity
+        self.reading, self.writing, self.drawing = Line("reads", 2), Line("writes", 1), Line("draws", 2)
+        self.progress = remembered(lambda: answers.progress(store), PROGRESS_LASTS_S)
+        self.summary = remembered(lambda: summary(store), SUMMARY_LASTS_S)
+
+    def close(self) -> None:
+        for line in (self.reading, self.writing, self.drawing):
+            line.close()
+
+    async def body(self, request: Request) -> dict[str, Any]:
+        """A request's body, if it is meant for this workspace."""
+        body = await asks.read_body(request)
+        if body.get("workspace", self.identity) != self.identity:
+            raise HTTPException(409, "This page belongs to another workspace. Load it again.")
+        return body
+
+
+def make_routes(desk: Desk) -> list[Route]:
+    reads = {"work": work, "progress": progress, "disagreements": disagreements, "summary": summary}
+    writes = {"next": take, "answer": answer, "undo": undo}
+    return [
+        *(Route(path, _file(name, "no-cache")) for path, name in PAGES.items()),
+        *(Route(f"/static/{name}", _file(name, "no-cache")) for name in static_names()),
+        *(Route(f"/api/{name}", partial(run, desk)) for name, run in reads.items()),
+        *(Route(f"/api/{name}", partial(run, desk), methods=["POST"]) for name, run in writes.items()),
+        Route("/image/{id}", partial(image, desk)),
+    ]
+
+
+def static_names() -> list[str]:
+    found = (file.name for file in files("rarefish.labeling").iterdir())
+    return sorted(name for name in found if name.rpartition(".")[2] in ("js", "css", "svg"))
+
+
+async def work(desk: Desk, request: Request) -> Response:
+    """All that a page needs once."""
+    who = asks.person(request.query_params.get("who", ""))
+    settings = await desk.reading.run(desk.store.settings)
+    found = {
+        "workspace": desk.identity,
+        "person": who,
+        "people_per_image": settings.get("people_per_image", 1),
+        "classes": await desk.reading.run(desk.store.classes),
+    }
+    return JSONResponse(found | {"progress": await _progress(desk, who)})
+
+
+async def progress(desk: Desk, request: Request) -> Response:
+    return JSONResponse(await _progress(desk, asks.person(request.query_params.get("who", ""))))
+
+
+async def _progress(desk: Desk, who: str) -> dict[str, Any]:
+    found = asdict(await desk.reading.run(desk.progress))
+    return found | {"own": found["by_person"].get(who, 0)}
+
+
+async def take(desk: Desk, request: Request) -> Response:
+    """New tasks, and those of the held images that are still this person's."""
+    body = await desk.body(request)
+    who, held = asks.person(asks.text(body, "who")), asks.images(body, "held")
+    count = asks.whole(body, "count", asks.MOST_TASKS, default=1)
+    kept = await desk.writing.run(answers.renew, desk.store, who, held) if held else ()
+    found = await desk.writing.run(answers.take, desk.store, who, count, held) if count else []
+    return JSONResponse({"tasks": [asdict(task) for task in found], "kept": kept})
+
+
+async def answer(desk: Desk, request: Request) -> Response:
+    body = await desk.body(request)
+    given = (asks.whole(body, "image"), asks.person(asks.text(body, "who")), asks.text(body, "answer"))
+    rest = (asks.whole_or_none(body, "class"), asks.ticket(body), asks.seconds(body))
+    return JSONResponse({"label": await desk.writing.run(answers.answer, desk.store, *given, *rest)})
+
+
+async def undo(desk: Desk, request: Request) -> Response:
+    body = await desk.body(request)
+    who, ticket = asks.person(asks.text(body, "who")), asks.ticket(body)
+    task = await desk.writing.run(answers.undo, desk.store, who, ticket)
+    return JSONResponse({"task": task and asdict(task)})
+
+
+async def disagreements(desk: Desk, request: Request) -> Response:
+    return JSONResponse(await desk.reading.run(list_split, desk.store))
+
+
+def list_split(store: Store) -> dict[str, Any]:
+    """Images on which people disagree, the first of many: each with its task and who said what."""
+    images = sorted(agreement.disagreements(store))
+    some = tuple(images[:MOST_SPLIT])
+    said = agreement.opinions(store, some)
+    tasks = {task.image: asdict(task) for task in answers.tasks(store, some)}
+    rows = [
+        {"task": tasks[image], "said": [{"answer": what, "people": people} for what, people in said[image].items()]}
+        for image in some
+        if image in tasks
+    ]
+    return {"total": len(images), "images": rows}
+
+
+async def summary(desk: Desk, request: Request) -> Response:
+    return JSONResponse(await desk.reading.run(desk.summary))
+
+
+async def image(desk: Desk, request: Request) -> Response:
+    """An image by id, as large as asked for, within bounds."""
+    wish = {name: request.path_params.get(name) or request.query_params.get(name, "1280") for name in ("id", "size")}
+    if not all(value.isascii() and value.isdigit() and len(value) < 19 for value in wish.values()):
+        raise HTTPException(404, "An image is asked for by its number: /image/12?size=640.")
+    number, size = int(wish["id"]), showing.round_up(int(wish["size"]))
+    kept = await desk.reading.run(showing.find, desk.store, number)
+    headers = {"ETag": f'"{kept.hash}-{size}"', "Cache-Control": f"private, max-age={IMAGE_LASTS_S}"}
+    if request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    drawn = await desk.drawing.run(showing.draw, kept, size)
+    return Response(drawn.content, media_type=drawn.kind, headers=headers)
+
+
+def _file(name: str, cache: str) -> Callable[[Request], Awaitable[Response]]:
+    content = (files("rarefish.labeling") / name).read_bytes()
+    headers = {"ETag": f'"{blake2b(content, digest_size=8).hexdigest()}"', "Cache-Control": cache}
+    kind = KINDS[name.rpartition(".")[2]]
+
+    async def send(request: Request) -> Response:
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=kind, headers=headers)
+
+    return send
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """One sentence and the right status; what nobody foresaw is 500, and the log has it."""
+    if isinstance(error, HTTPException):
+        plain = {404: f"There is nothing at {request.url.path[:80]}.", 405: f"{request.method} is not possible here."}
+        is_bare = error.detail in ("Not Found", "Method Not Allowed")
+        answer = say(request, error.status_code, plain[error.status_code] if is_bare else error.detail)
+        answer.headers.update(error.headers or {})
+        return answer
+    if isinstance(error, WorkspaceError):
+        return say(request, 503, str(error))
+    if isinstance(error, RarefishError):
+        return say(request, 422, str(error))
+    answer = say(request, 500, "Something went wrong in the server; its log says what.")
+    answer.headers.update(HEADERS)  # this answer is given outside of the guards
+    return answer

@@ -1,0 +1,129 @@
+"""What every request must pass before anything is done for it: host, token, origin, kind and size of its body.
+
+The page is for whoever was given its address. Other sites open in the same browser, names that point to this machine
+(DNS rebinding) and other users of the machine are kept out.
+"""
+
+import ipaddress
+from hmac import compare_digest
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MOST_BODY_BYTES = 64 * 1024
+ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+BODY_UNREAD = (408, 413)
+"""After these the line is closed: what is left of the body is not read, however long it is."""
+NO_TOKEN = "Open the address that `rarefish label` printed when it started: it has the token that this page asks for."
+# The browser keeps the cookie back where a link on another site was followed; asked for by our own page, it comes.
+AGAIN = '<!doctype html><title>rarefish</title><meta http-equiv="refresh" content="0">' + NO_TOKEN
+
+
+def guarded(app: ASGIApp, token: str, hosts: frozenset[str]) -> ASGIApp:
+    """The app behind these checks; nothing of it runs for a request that is refused."""
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await app(scope, receive, send)
+            return
+        chosen = refuse(Request(scope), token, hosts) or app
+        await chosen(scope, receive, _with_headers(send))
+
+    return run
+
+
+def refuse(request: Request, token: str, hosts: frozenset[str]) -> Response | None:
+    """The answer to a request that may not pass; None where it may. The right token in the address is taken in."""
+    host = name_of(request.headers.get("host", ""))
+    if not is_known(host, hosts):
+        return say(request, 403, f"This server does not answer as {host[:80]!r}, only as {', '.join(sorted(hosts))}.")
+    cookie = f"rarefish-{(request.scope.get('server') or ('', 0))[1]}"
+    given = request.query_params.get("token")
+    if given is not None and request.method == "GET" and request.url.path in ("/", "/dashboard"):
+        return _let_in(request, cookie, token) if is_same(given, token) else say(request, 401, NO_TOKEN)
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if not is_same(request.cookies.get(cookie, ""), token) and not is_same(bearer, token):
+        if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
+            return HTMLResponse(AGAIN, 401)
+        return say(request, 401, NO_TOKEN)
+    return _refuse_post(request) if request.method == "POST" else None
+
+
+def _refuse_post(request: Request) -> Response | None:
+    headers = request.headers
+    origin = headers.get("origin")
+    is_ours = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    if not is_ours or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return say(request, 403, "Only this server's own pages may write; this request came from another site.")
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return say(request, 415, "Send JSON, with the header Content-Type: application/json.")
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        return say(request, 400, f"Content-Length must be a number, not {length[:40]!r}.")
+    if int(length[:20]) > MOST_BODY_BYTES:
+        return say(request, 413, f"The body has {length[:20]} bytes; at most {MOST_BODY_BYTES:,} are read.")
+    return None
+
+
+def say(request: Request, status: int, sentence: str) -> Response:
+    """One clear sentence: as JSON to the page's script, as text to a person."""
+    if request.url.path.startswith(("/api/", "/image/")):
+        return JSONResponse({"error": sentence}, status)
+    return PlainTextResponse(sentence + "\n", status)
+
+
+def name_of(host: str) -> str:
+    """A Host header's name without its port, in lower case."""
+    name, colon, port = host.strip().lower().rpartition(":")
+    return name if colon and port.isdigit() else host.strip().lower()
+
+
+def is_known(name: str, hosts: frozenset[str]) -> bool:
+    """A server on every address answers to any address as such: only a *name* can be made to point elsewhere."""
+    return name in hosts or (bool(hosts & ANY_ADDRESS) and is_address(name))
+
+
+def is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def is_same(given: str, token: str) -> bool:
+    """Compared in constant time: how long it takes tells nothing about the token."""
+    return compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
+
+
+def _let_in(request: Request, cookie: str, token: str) -> Response:
+    answer = RedirectResponse(request.url.path, 303)
+    is_https = request.url.scheme == "https"
+    answer.set_cookie(cookie, token, httponly=True, samesite="strict", secure=is_https)
+    return answer
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+            if message["status"] in BODY_UNREAD:
+                headers["Connection"] = "close"
+        await send(message)
+
+    return sent

@@ -1,0 +1,281 @@
+// The labeling page: keys and buttons to answers. The screen moves on at once; the outbox sees to it that nothing is lost.
+
+import { Search, hasFixedKeys } from "/static/classes.js";
+import { Outbox, Refusal, ask, isFinal, remember } from "/static/outbox.js";
+import { drawSplit } from "/static/split.js";
+import { Tasks } from "/static/tasks.js";
+import { $, describe, drawClasses, drawProgress, drawTask, nameAnswer, number } from "/static/view.js";
+import { Stage } from "/static/zoom.js";
+
+const POLL_MS = 8000;
+const RETRY_MS = 1500;
+const READ_MS = 15000;
+const LARGEST = 2560;
+const COMMANDS = { n: "none", u: "unsure", s: "skip" };
+const state = { classes: [], keys: new Map(), recent: [], work: null, tasks: null, outbox: null, shown: null, isBad: false, clock: 0, since: null, readUntil: 0 };
+const stage = new Stage($("stage"), $("image"), $("zoom-now"), sharpen);
+const search = new Search($("search"), $("found"), $("found-count"), (number) => answer("class", number));
+
+start();
+
+async function start() {
+  try {
+    state.work = await ask(`/api/work?who=${encodeURIComponent(remember("who") || "")}`);
+  } catch (error) {
+    complain(error);
+    setTimeout(start, RETRY_MS);
+    return;
+  }
+  complain(null);
+  state.classes = search.classes = state.work.classes;
+  document.body.classList.toggle("many", !hasFixedKeys(state.classes));
+  if (!hasFixedKeys(state.classes)) $("help-classes").textContent = "1 to 9 answer with the likeliest classes of this image, as shown beside the keys";
+  state.outbox = new Outbox(state.work.workspace, onOutbox);
+  state.outbox.run();
+  $("people").replaceChildren(...Object.keys(state.work.progress.by_person).map((name) => new Option(name)));
+  drawProgress(state.work.progress);
+  if (remember("who")) begin(remember("who"));
+  else askName();
+}
+
+function askName() {
+  $("name").value = remember("who") || "";
+  $("name-ask").showModal();
+}
+
+function begin(who) {
+  state.tasks?.close();
+  $("who").textContent = who;
+  $("who").setAttribute("aria-label", `${who}: change the name`);
+  const size = Math.ceil(Math.max($("stage").offsetWidth, $("stage").offsetHeight) * Math.min(devicePixelRatio, 2));
+  const given = { workspace: state.work.workspace, who, outbox: state.outbox, size, changed: show, failed: complain };
+  state.tasks = new Tasks(given);
+  state.tasks.fill();
+  lookAhead();
+  if (location.hash === "#split") changeView();
+}
+
+// How far the work is; where nothing is left for us, also whether there is something new.
+async function lookAhead() {
+  const tasks = state.tasks;
+  if (!tasks.current) await tasks.fill();
+  await refresh();
+  setTimeout(() => tasks === state.tasks && lookAhead(), POLL_MS);
+}
+
+async function refresh() {
+  try {
+    state.work.progress = await ask(`/api/progress?who=${encodeURIComponent(state.tasks.who)}`);
+    drawProgress(state.work.progress);
+    if (!state.tasks.current) show();
+  } catch {
+    // the next look will do
+  }
+}
+
+function show(said = "") {
+  const task = state.tasks.current;
+  const isSplit = location.hash === "#split";
+  $("work").hidden = isSplit || !task;
+  $("done").hidden = isSplit || Boolean(task);
+  $("split").hidden = !isSplit;
+  if (!task) {
+    showDone(said);
+    return;
+  }
+  if (task !== state.shown) {
+    state.shown = task;
+    task.isSharp = false;
+    Object.assign(state, { isBad: false, clock: 0, since: document.hidden ? null : performance.now() });
+    showImage(task);
+    drawTask(task, state.classes, state.tasks);
+    state.keys = drawClasses(state.classes, task, state.recent);
+    stage.set(1);
+  }
+  if (!isSplit) announce(`${said} ${describe(task, state.classes)}`);
+}
+
+function showDone(said) {
+  const { asked, open, own } = state.work.progress;
+  const others = open ? `${number(open)} image${open === 1 ? " is" : "s are"} still with other people, or wait for one more. This page looks again by itself.` : `All ${number(asked)} images are answered, ${number(own)} by you. Train on the new labels, then choose the next images.`;
+  state.shown = null;
+  if ($("done-text").textContent !== others || said) announce(`${said} Nothing left to ask. ${others}`);
+  $("done-text").textContent = others;
+}
+
+function showImage(task, address = state.tasks.address(task.image)) {
+  const image = $("image");
+  $("image-trouble").hidden = true;
+  image.hidden = false;
+  image.onerror = async () => {
+    const sentence = await ask(address).then(() => null, (error) => error);
+    if (state.shown !== task) return;
+    state.isBad = sentence instanceof Refusal && [404, 409, 422].includes(sentence.status);
+    if (!state.isBad) setTimeout(() => state.shown === task && showImage(task, address), RETRY_MS);
+    image.hidden = true;
+    $("image-trouble").hidden = false;
+    $("image-trouble").textContent = state.isBad ? sentence.message : "The image cannot be loaded now; it is tried again.";
+    announce($("image-trouble").textContent);
+  };
+  image.src = address;
+}
+
+// Nobody can answer what she has not seen; what can never be seen can be answered.
+const isSeen = () => state.isBad || ($("image").complete && $("image").naturalWidth > 0);
+
+// The image at the largest size, once it is loaded; what is there is shown until then.
+function sharpen() {
+  const task = state.shown;
+  if (!task || state.isBad || !isSeen() || task.isSharp || Math.max($("image").naturalWidth, $("image").naturalHeight) < 640) return;
+  task.isSharp = true;
+  const picture = new Image();
+  picture.onload = () => state.shown === task && ($("image").src = picture.src);
+  picture.src = state.tasks.address(task.image, LARGEST);
+}
+
+function answer(kind, number = null) {
+  const { tasks } = state;
+  const task = tasks?.current;
+  if (!task || $("work").hidden) return;
+  if (!isSeen() && kind !== "skip") {
+    announce("The image is still loading.");
+    return;
+  }
+  const name = nameAnswer(kind === "class" ? number : kind, state.classes);
+  if (kind === "class") state.recent = [number, ...state.recent.filter((other) => other !== number)].slice(0, 9);
+  $("last").textContent = name;
+  const seconds = Math.round(10 * (state.clock + (state.since === null ? 0 : performance.now() - state.since)) / 1000) / 10;
+  const sent = tasks.answer(kind, number, seconds, `${name}.`);
+  if (task.isAgain) location.hash = "#split";
+  sent.then(() => onSent(task), (error) => complain(error, `The answer on image ${task.image} was not taken. `));
+}
+
+function onSent(task) {
+  if (task.isAgain && location.hash === "#split") openSplit();
+  clearTimeout(state.soon);
+  state.soon = setTimeout(refresh, 400);
+  if (!state.tasks.current) state.tasks.fill();
+}
+
+async function undo() {
+  if (!state.tasks) return;
+  location.hash = "";
+  $("last").textContent = "";
+  try {
+    const said = await state.tasks.undo();
+    if (said) announce(said);
+    refresh();
+  } catch (error) {
+    complain(error);
+  }
+}
+
+function changeView() {
+  const isSplit = location.hash === "#split";
+  const [here, there] = isSplit ? ["to-split", "to-label"] : ["to-label", "to-split"];
+  $(here).setAttribute("aria-current", "page");
+  $(there).removeAttribute("aria-current");
+  if (state.tasks) show();
+  if (isSplit) openSplit();
+}
+
+async function openSplit() {
+  try {
+    await drawSplit(state.classes, (task) => {
+      location.hash = "";
+      state.tasks.show({ ...task, isOwn: true, isAgain: true });
+      $("work").focus();
+    });
+  } catch (error) {
+    complain(error);
+  }
+}
+
+function onOutbox({ waiting, error }) {
+  const kept = waiting ? ` ${waiting} answer${waiting === 1 ? " is" : "s are"} kept in this browser and sent as soon as possible.` : "";
+  complain(error, "", kept);
+}
+
+function complain(error, before = "", after = "") {
+  const place = $("trouble");
+  if (!error) {
+    if (performance.now() > state.readUntil) place.hidden = true;
+    return;
+  }
+  if (isFinal(error)) state.readUntil = performance.now() + READ_MS; // a refused answer must not go unread
+  const isLost = !(error instanceof Refusal);
+  const text = `${before}${isLost ? "The server cannot be reached." : error.message}${after}`;
+  if (place.textContent !== text || place.hidden) place.textContent = text;
+  place.hidden = false;
+}
+
+function announce(text) {
+  $("live").textContent = text.trim();
+}
+
+function onKey(event) {
+  if (document.querySelector("dialog[open]") || event.defaultPrevented) return;
+  const isTyping = event.target.matches?.("input:not([type=checkbox]), textarea, select");
+  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  if (isTyping || event.altKey || !$("keys-on").checked) return;
+  if (event.ctrlKey || event.metaKey) {
+    if (key !== "z" || event.shiftKey || event.repeat) return;
+    event.preventDefault();
+    undo();
+    return;
+  }
+  if (press(key, event)) event.preventDefault();
+}
+
+// Whether the key means something here. A key that is held down answers once.
+function press(key, event) {
+  const moves = { z: () => stage.toggle(), "+": () => stage.step(1), "=": () => stage.step(1), "-": () => stage.step(-1), Escape: () => stage.set(1) };
+  const others = { "?": () => $("help").showModal(), "/": () => $("search").focus(), Backspace: undo };
+  const digit = /^(?:Digit|Numpad)([1-9])$/.exec(event.code)?.[1];
+  const chosen = state.keys.get(key) ?? (event.shiftKey ? undefined : state.keys.get(digit));
+  if (moves[key]) moves[key]();
+  else if (event.repeat) return others[key] || COMMANDS[key] || chosen !== undefined;
+  else if (others[key]) others[key]();
+  else if (COMMANDS[key]) answer(COMMANDS[key]);
+  else if (chosen !== undefined) answer("class", chosen);
+  else return pan(key);
+  return true;
+}
+
+function pan(key) {
+  const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
+  if (!way || stage.zoom === 1) return false;
+  $("stage").scrollBy(80 * way[0], 80 * way[1]);
+  return true;
+}
+
+document.addEventListener("keydown", onKey);
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-command], #classes button");
+  if (!button) return;
+  if (button.dataset.command === "undo") undo();
+  else if (button.dataset.command) answer(button.dataset.command);
+  else answer("class", Number(button.dataset.class));
+});
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden && state.since !== null) state.clock += performance.now() - state.since;
+  state.since = document.hidden ? null : performance.now();
+  if (!document.hidden) state.tasks?.fill(true); // leases may have run out meanwhile
+});
+addEventListener("hashchange", changeView);
+$("larger").addEventListener("click", () => stage.step(1));
+$("smaller").addEventListener("click", () => stage.step(-1));
+$("who").addEventListener("click", askName);
+$("help-open").addEventListener("click", () => $("help").showModal());
+$("keys-on").checked = remember("keys") !== "off";
+$("keys-on").addEventListener("change", () => remember("keys", $("keys-on").checked ? "on" : "off"));
+$("name-ask").addEventListener("cancel", (event) => remember("who") || event.preventDefault());
+$("name-form").addEventListener("submit", (event) => {
+  const who = $("name").value.normalize("NFC").trim().replace(/\s+/g, " ");
+  if (!who) {
+    event.preventDefault();
+    return;
+  }
+  remember("who", who);
+  begin(who);
+});

@@ -1,0 +1,114 @@
+"""The labeling server: pages and a small API over a workspace's store, for the few people who have its address."""
+
+import ipaddress
+import json
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+
+from rarefish.errors import ArgumentError, RarefishError
+from rarefish.labeling.desk import Desk, bare_summary, make_routes, on_error
+from rarefish.labeling.guards import ANY_ADDRESS, guarded
+from rarefish.workspace.store import Store
+
+CONNECTIONS = 1000
+"""Open at the same time; more are told to come back."""
+PORT_SETTING = "labeling_port"
+Summary = Callable[[Store], dict[str, Any]]
+
+
+def make_app(store: Store, token: str, hosts: Sequence[str], summary: Summary = bare_summary) -> Starlette:
+    """The app; `hosts` are the names it answers to, `summary` makes what the dashboard shows."""
+    desk = Desk(store, identity(store), summary)
+
+    @asynccontextmanager
+    async def life(_: Starlette) -> AsyncIterator[None]:
+        yield
+        desk.close()
+
+    known = frozenset(f"[{host}]" if ":" in host and host not in ANY_ADDRESS else host.lower() for host in hosts)
+    return Starlette(
+        routes=make_routes(desk),
+        middleware=[Middleware(guarded, token=token, hosts=known)],
+        exception_handlers=dict.fromkeys((Exception, HTTPException, RarefishError), on_error),
+        lifespan=life,
+    )
+
+
+def serve(
+    store: Store,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    token: str | None = None,
+    allow_remote: bool = False,
+    on_ready: Callable[[str], None] = print,
+    summary: Summary = bare_summary,
+    names: Sequence[str] = (),
+) -> None:
+    """Serves until it is interrupted; `on_ready` gets the address to open, with the token in it.
+
+    `names` are further names the machine is known by, of a proxy for instance. Port 0 takes the workspace's last one
+    where it is free: a page that is still open goes on after a restart.
+    """
+    check_host(host, allow_remote)
+    token = token or secrets.token_urlsafe(24)
+    with listen(store, host, port) as bound:
+        number = bound.getsockname()[1]
+        store.set(**{PORT_SETTING: number})
+        app = make_app(store, token, known_hosts(host, names), summary)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, limit_concurrency=CONNECTIONS
+        )
+        shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
+        on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/?token={token}")
+        uvicorn.Server(config).run(sockets=[bound])
+
+
+def check_host(host: str, allow_remote: bool) -> None:
+    """Complains about an address that others could reach, unless that is wanted."""
+    try:
+        is_own = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_own = host == "localhost"
+    if not is_own and not allow_remote:
+        raise ArgumentError(
+            f"{host} can be reached from other machines, and what is sent there can be read on the way. Say that "
+            "remote access is allowed, or use 127.0.0.1 and an SSH tunnel."
+        )
+
+
+def known_hosts(host: str, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a browser may call this server."""
+    own = ("127.0.0.1", "localhost", "::1")
+    machine = (socket.gethostname(), socket.getfqdn()) if host in ANY_ADDRESS else ()
+    return tuple(dict.fromkeys((host, *own, *machine, *names)))
+
+
+def listen(store: Store, host: str, port: int) -> socket.socket:
+    """A bound socket: browsers that come before the server runs wait in its line."""
+    last = store.settings().get(PORT_SETTING, 0)
+    wishes = [port] if port else [last, 0] if isinstance(last, int) and 0 < last < 65536 else [0]
+    problem = OSError()
+    for wish in wishes:
+        try:
+            family = socket.getaddrinfo(host, wish, type=socket.SOCK_STREAM)[0][0]
+            bound = socket.create_server((host, wish), family=family, backlog=2048)
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio forgets it here: 40 ms an answer
+            return bound
+        except (OSError, OverflowError) as error:
+            problem = error
+    raise ArgumentError(f"Cannot serve at {host}, port {port}: {problem}. Take another port, or 0 for any.")
+
+
+def identity(store: Store) -> str:
+    """A name for this workspace that no other has: a page that is left open must not answer into another."""
+    with store.writing() as connection:
+        connection.execute("INSERT OR IGNORE INTO setting VALUES ('identity', ?)", (json.dumps(secrets.token_hex(8)),))
+    return store.settings()["identity"]

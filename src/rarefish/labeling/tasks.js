@@ -1,0 +1,100 @@
+// The images that this person is asked about: one on the screen, some ahead with their pictures loaded, some behind.
+
+import { ask, makeTicket } from "/static/outbox.js";
+
+const AHEAD = 6;
+const LOW = 4;
+const RENEW_MS = 120000;
+
+export class Tasks {
+  // `changed` is called when another image is to be shown, `failed` with an error that asking met.
+  constructor({ workspace, who, outbox, size, changed, failed }) {
+    Object.assign(this, { workspace, who, outbox, size, changed, failed });
+    Object.assign(this, { current: null, ahead: [], behind: [], isAsking: false, isOver: false, pictures: new Map() });
+    this.timer = setInterval(() => document.hidden || this.fill(true), RENEW_MS);
+  }
+
+  close() {
+    clearInterval(this.timer);
+    this.isOver = true;
+  }
+
+  address(image, size = this.size) {
+    return `/image/${image}?size=${size}`;
+  }
+
+  // Asks for more where few are ahead. What is on the screen, or on its way to the server, is not given again.
+  async fill(isRenewal = false) {
+    if (this.isAsking || this.isOver || (!isRenewal && this.ahead.length >= LOW)) return;
+    this.isAsking = true;
+    const shown = [this.current, ...this.ahead].filter(Boolean);
+    const held = [...new Set([...shown.map((task) => task.image), ...this.outbox.images()])].slice(0, 100);
+    const count = Math.max(0, AHEAD - this.ahead.length);
+    try {
+      const said = await ask("/api/next", { who: this.who, count, held, workspace: this.workspace });
+      if (!this.isOver) this.take(said, shown);
+      this.failed(null);
+    } catch (error) {
+      this.failed(error);
+    } finally {
+      this.isAsking = false;
+    }
+  }
+
+  take(said, asked) {
+    const kept = new Set(said.kept);
+    const lost = new Set(asked.filter((task) => !task.isOwn && !kept.has(task.image)).map((task) => task.image));
+    if (asked.length && lost.size) this.ahead = this.ahead.filter((task) => !lost.has(task.image));
+    const known = new Set([this.current?.image, ...this.ahead.map((task) => task.image), ...this.outbox.images()]);
+    this.ahead.push(...said.tasks.filter((task) => !known.has(task.image)));
+    this.ahead.forEach((task) => this.load(task));
+    const isLost = this.current && lost.has(this.current.image);
+    if (isLost || !this.current) this.next(isLost ? "Somebody else was given this image meanwhile." : "");
+  }
+
+  load(task) {
+    const wanted = [this.address(task.image)];
+    if (task.center !== null) wanted.push(this.address(task.center, 320));
+    for (const address of wanted.filter((one) => !this.pictures.has(one))) {
+      const picture = new Image();
+      picture.src = address;
+      this.pictures.set(address, picture);
+    }
+    for (const old of [...this.pictures.keys()].slice(0, Math.max(0, this.pictures.size - 60))) this.pictures.delete(old);
+  }
+
+  next(said = "") {
+    this.current = this.ahead.shift() || null;
+    this.changed(said);
+    if (this.current) this.fill();
+  }
+
+  // Shows this one now; what was on the screen comes after it.
+  show(task, said = "") {
+    if (this.current && this.current.image !== task.image) this.ahead.unshift(this.current);
+    this.ahead = this.ahead.filter((other) => other.image !== task.image);
+    this.current = task;
+    this.load(task);
+    this.changed(said);
+  }
+
+  // Sends the answer and moves on; the promise is kept when the server has it.
+  answer(kind, number, seconds, said) {
+    const task = this.current;
+    const body = { image: task.image, who: this.who, answer: kind, class: number, ticket: makeTicket(), seconds };
+    const sent = this.outbox.send("/api/answer", { ...body, workspace: this.workspace });
+    this.behind.push(task);
+    this.next(said);
+    return sent;
+  }
+
+  // Takes the last answer back: at once on the screen; the server, told after all answers before, has the last word.
+  async undo() {
+    const last = this.behind.pop();
+    if (last) this.show({ ...last, isOwn: true }, "Taken back.");
+    const said = await this.outbox.send("/api/undo", { who: this.who, ticket: makeTicket(), workspace: this.workspace });
+    if (!said.task && !last) return "There is nothing to take back.";
+    if (said.task && said.task.image !== last?.image) this.show({ ...said.task, isOwn: true }, "Taken back.");
+    return "";
+  }
+}

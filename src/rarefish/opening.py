@@ -1,0 +1,140 @@
+"""An image file as a person would see it: upright, its first frame, in eight bits. Nothing here needs torch."""
+
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from rarefish.errors import DataError
+
+Opened = BytesIO | BufferedReader
+Source = Path | Opened
+"""A file by its name, one that is open for reading bytes, or its bytes in memory."""
+MAX_PIXELS = 150_000_000
+"""Larger images are refused by their header: half a gigabyte in colour, and below where Pillow itself gives up."""
+FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
+"""Pillow knows more, among them EPS, for which it would start another program."""
+ORIENTATION = 0x0112
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a photograph upright, by the orientation its camera noted in EXIF."""
+GREY = ("1", "L", "LA", "La")
+
+
+def open_picture(source: Source, name: str) -> Image.Image:
+    """The picture in mode RGB or L; whatever cannot be one is a DataError that says why.
+
+    A damaged file can make Pillow raise nearly anything, so everything it raises is taken to be the file's fault.
+    """
+    try:
+        with _opened(source) as file, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"PIL\.")
+            return to_eight_bits(_upright(_decoded(file)))
+    except Exception as error:
+        raise DataError(f"{printable(name)} cannot be decoded: {_reason(error)}. Mend or remove it.") from error
+
+
+def to_eight_bits(image: Image.Image) -> Image.Image:
+    """The image in mode RGB or L; what is transparent becomes white."""
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        return Image.fromarray(scale_grey(np.asarray(image)))
+    grey = "L" if image.mode in GREY else "RGB"
+    if "transparency" not in image.info and not image.mode.upper().endswith("A"):
+        return image.convert(grey)
+    if image.mode == "La":
+        image = image.convert("LA")
+    above = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", above.size, "white"), above).convert(grey)
+
+
+def scale_grey(values: np.ndarray) -> np.ndarray:
+    """Grey values as bytes, by the range their kind has: 0 … 65535 for whole numbers, 0 … 1 or 0 … 255 for others.
+
+    Values outside of it have no known range; their own smallest becomes black and their largest white.
+    """
+    known = values[np.isfinite(values)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    ranges = (65535.0,) if np.issubdtype(values.dtype, np.integer) else (1.0, 255.0)
+    top = next((top for top in ranges if low >= 0 and high <= top), None)
+    if top is not None:
+        low, high = 0.0, top
+    finite = np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low)
+    return np.rint((finite - low) * (255 / max(high - low, 1e-300))).astype(np.uint8)
+
+
+def printable(text: str) -> str:
+    """The text with everything a terminal could trip over spelt out: bytes that are no UTF-8, line breaks, escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@contextmanager
+def _opened(source: Source) -> Iterator[Opened]:
+    if not isinstance(source, Path):
+        yield source
+        return
+    kind = source.stat().st_mode
+    if not stat.S_ISREG(kind):
+        raise ValueError("it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
+    with open(source, "rb", opener=_open_at_once) as file:
+        yield file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Never waits, even if a pipe has taken the file's place since we looked."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _decoded(file: Opened) -> Image.Image:
+    if not file.read(1):
+        raise ValueError("it is empty")
+    file.seek(0)
+    image = Image.open(file, formats=_known_formats())
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise Image.DecompressionBombError(f"{width} × {height}")
+    image.load()
+    return image
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # an image whose notes are damaged can still be seen
+        turn = None
+    return image if turn is None else image.transpose(turn)
+
+
+@cache
+def _known_formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case UnidentifiedImageError():
+            said: Any = f"it is no image of a known kind ({', '.join(FORMATS)}), or its first bytes are damaged"
+        case Image.DecompressionBombError():
+            said = f"it claims more than {MAX_PIXELS // 10**6} megapixels"
+        case MemoryError():
+            said = "there is not enough memory for it"
+        case OSError(strerror=str(strerror)):
+            said = strerror
+        case _:
+            said = str(error) or type(error).__name__
+    return printable(str(said)).rstrip(". ")[:200]

@@ -1,0 +1,101 @@
+"""Images of a workspace as a data set: decoded when asked for, refused where the file is no longer the one indexed."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from rarefish.datasets.files import decode, scale
+from rarefish.errors import DataError
+from rarefish.inputs import Input
+from rarefish.reading import Reader
+from rarefish.workspace.indexing import fingerprint, show
+from rarefish.workspace.store import Store
+
+MOST_HELD = 1_000_000_000
+"""Bytes of decoded images that may be held in memory."""
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """By which a file is known to be the one indexed."""
+
+    bytes: int
+    modified: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Item i is (image, class), with -1 where the class is not known."""
+
+    ids: tuple[int, ...]
+    """Of the store."""
+    files: tuple[Path, ...]
+    stamps: tuple[Stamp, ...]
+    labels: tuple[int, ...]
+    wanted: Input
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def targets(self) -> list[int]:
+        return list(self.labels)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Names that can be printed."""
+        return tuple(show(os.fsencode(path)) for path in self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = self._picture(index)
+        return scale(image, self.wanted.mean, self.wanted.std), self.labels[index]
+
+    def _picture(self, index: int) -> Tensor:
+        path, stamp = self.files[index], self.stamps[index]
+        name = show(os.fsencode(path))
+        try:
+            status = path.stat()
+            content = path.read_bytes()
+        except OSError as error:
+            raise DataError(f"{name} cannot be read: {error.strerror}.") from error
+        is_same = (status.st_size, status.st_mtime_ns) == (stamp.bytes, stamp.modified)
+        if not is_same and fingerprint(content) != stamp.hash:
+            raise DataError(f"{name} is not the file that was indexed.")
+        return decode(BytesIO(content), self.wanted.size, self.wanted.mode, name)
+
+
+def hold(shelf: Shelf, reader: Reader) -> "Shelf | TensorDataset":
+    """The same images decoded once and held in memory, where they are few; what cannot be read is left out."""
+    one = shelf.wanted.channels * shelf.wanted.size[0] * shelf.wanted.size[1] * 4
+    if not len(shelf) or one * len(shelf) > MOST_HELD:
+        return shelf
+    batches = list(reader.read(shelf, title="reading images", labels=True, unreadable={}))
+    if not batches:
+        return shelf
+    labels = [batch.labels for batch in batches if batch.labels is not None]
+    return TensorDataset(torch.cat([batch.images for batch in batches]), torch.cat(labels))
+
+
+def shelve(store: Store, part: str, wanted: Input, labels: Mapping[int, int] | None = None) -> Shelf:
+    """All images of that part that can be used or, with labels (image -> class), those alone."""
+    root = Path(store.settings()[f"{part}_root"])
+    with store.reading() as connection:
+        rows = connection.execute(
+            "SELECT * FROM image WHERE part = ? AND state = 'ready' ORDER BY id", (part,)
+        ).fetchall()
+    rows = [row for row in rows if labels is None or row["id"] in labels]
+    known = {row["id"]: row["class"] for row in rows} if labels is None else labels
+    return Shelf(
+        tuple(row["id"] for row in rows),
+        tuple(root / os.fsdecode(row["path"]) for row in rows),
+        tuple(Stamp(row["bytes"], row["modified"], row["hash"]) for row in rows),
+        tuple(-1 if known[row["id"]] is None else known[row["id"]] for row in rows),
+        wanted,
+    )

@@ -1,0 +1,81 @@
+"""The model that a workspace stands at: before any label, and after its last training."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from rarefish.errors import WorkspaceError
+from rarefish.indices import draw_some
+from rarefish.inputs import Input, channels_of, check_outputs, input_of
+from rarefish.layers import choose_layers, widths_below_logits
+from rarefish.loading import load_model, load_weights
+from rarefish.pretraining import ROTATION, Wish, pretrain_rotation
+from rarefish.reading import Reader
+from rarefish.records import replace_whole
+from rarefish.shelves import Shelf, shelve
+from rarefish.workspace.recording import latest_training
+from rarefish.workspace.store import FILE, Store, open_store
+
+STARTS = ("random", "rotation")
+ROTATED = 4_000
+"""Pool images that rotation pretraining looks at."""
+
+
+def first_model(store: Store) -> tuple[nn.Module, Input]:
+    """The model before any label: from its own weights, at random, or after rotation pretraining on the pool."""
+    settings, num_classes = store.settings(), len(store.classes())
+    if "model" not in settings:
+        raise WorkspaceError(f"{store.folder} has no model yet. Name one: rarefish init … --model resnet18")
+    address, weights, mode = settings["model"], settings.get("weights"), settings.get("mode")
+    path = Path(weights) if weights else None
+    model = load_model(address, num_classes, channels_of(address, mode), path, new_classifier=True)
+    size = tuple(settings["size"]) if "size" in settings else None
+    wanted = input_of(address, model, size=size, mode=mode)
+    check_outputs(model, wanted, num_classes)
+    if settings.get("start") == "rotation" and not weights:
+        start = store.folder / "models" / "start.pt"
+        if not start.exists():
+            save_weights(_pretrained(model, shelve(store, "pool", wanted), num_classes), start)
+        load_weights(model, start)
+    return model, wanted
+
+
+def latest_model(store: Store) -> tuple[nn.Module, Input]:
+    """The model of the last training; before that the first."""
+    model, wanted = first_model(store)
+    last = latest_training(store)
+    if last:
+        load_weights(model, store.folder / "models" / last["weights"])
+    return model, wanted
+
+
+def describe_layers(address: str, weights: Path | None, num_classes: int, mode: str | None) -> list[dict[str, Any]]:
+    """Every layer on the way to the logits with its channels, in the order they run; the chosen ones are marked."""
+    if (Path(address) / FILE).exists():
+        model, wanted = first_model(open_store(Path(address)))
+    else:
+        channels = channels_of(address, mode)
+        model = load_model(address, num_classes, channels, weights, new_classifier=True)
+        wanted = input_of(address, model, mode=mode)
+    blank = torch.zeros(1, wanted.channels, *wanted.size)
+    chosen = choose_layers(model, blank)
+    kinds = {name: type(module).__name__ for name, module in model.named_modules()}
+    return [
+        {"name": name, "channels": channels, "kind": kinds[name], "is_chosen": name in chosen}
+        for name, channels in widths_below_logits(model, blank).items()
+    ]
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    weights = {name: value.cpu() for name, value in model.state_dict().items()}
+    replace_whole(path, lambda file: torch.save(weights, file))
+
+
+def _pretrained(model: nn.Module, pool: Shelf, num_classes: int) -> nn.Module:
+    generator = torch.Generator().manual_seed(0)
+    rows = draw_some(min(ROTATED, len(pool)), len(pool), generator).tolist()
+    images = torch.cat([batch.images for batch in Reader(progress=False).read(pool, rows, unreadable={})])
+    (done,) = pretrain_rotation([Wish(model, images, num_classes, generator)], ROTATION)
+    return done

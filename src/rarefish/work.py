@@ -1,0 +1,187 @@
+"""A turn of real work on a workspace: choose images, train on what was labeled, look how well it does."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+import torch
+
+from rarefish import distributed
+from rarefish.courses import Course
+from rarefish.datasets.sources import open_labeled
+from rarefish.errors import ArgumentError, WorkspaceError, list_some
+from rarefish.exchange.logging import log_training
+from rarefish.fitting import fit_files
+from rarefish.guessing import answer_chances, class_counts, likeliest, pool_mix
+from rarefish.reading import Reader
+from rarefish.selection import select
+from rarefish.shelves import hold, shelve
+from rarefish.standing import first_model, latest_model, save_weights
+from rarefish.training import Score, evaluate
+from rarefish.workspace.agreement import settled
+from rarefish.workspace.recording import Chosen, add_round, add_training, latest_training
+from rarefish.workspace.store import Store
+
+STEPS, MOST_EPOCHS = 600, 150
+"""So many steps make a training, where there are few labels; but not more epochs than this."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """How much of the machine is used."""
+
+    device: str = "auto"
+    batch_size: int = 256
+    workers: int = 2
+    shard: int = 20_000
+    progress: bool = True
+
+    def reader(self) -> Reader:
+        return Reader(batch_size=self.batch_size, num_workers=self.workers, progress=self.progress)
+
+
+def choose_round(
+    store: Store, budget: int, *, labels: str = "posterior", layers: Sequence[str] | None = None, running: Running
+) -> int:
+    """The number of a new round; under torchrun all processes choose, and the first writes.
+
+    What was scored is kept in the workspace until the end: a killed selection goes on where it stopped.
+    """
+    device = _join(running)
+    try:
+        if distributed.rank():
+            return _choose(store, budget, labels, layers, running, device)
+        with store.alone("selecting"):
+            return _choose(store, budget, labels, layers, running, device)
+    finally:
+        distributed.leave()
+
+
+def _choose(
+    store: Store, budget: int, labels: str, layers: Sequence[str] | None, running: Running, device: torch.device
+) -> int:
+    model, wanted = latest_model(store)
+    model.to(device)
+    pool, trusted = shelve(store, "pool", wanted), shelve(store, "validation", wanted)
+    place = {image: row for row, image in enumerate(pool.ids)}
+    with store.reading() as connection:
+        asked = [place[image] for (image,) in connection.execute("SELECT image FROM pick") if image in place]
+    told = {place[image]: number for image, number in settled(store).items() if image in place}
+    layers = layers or store.settings().get("layers") or None
+    team = distributed.Ranks(
+        model=model,
+        device=device,
+        folder=store.folder / "shards",
+        settings=repr((len(pool), len(asked), sorted(told.items()), len(trusted), wanted, budget, labels, layers)),
+        shard_size=running.shard,
+    )
+    chosen = select(
+        model,
+        pool,
+        trusted,
+        budget=budget,
+        labels=labels,
+        layers=layers,
+        exclude=asked,
+        bought=told,
+        batch_size=running.batch_size,
+        num_workers=running.workers,
+        device=device,
+        progress=running.progress and distributed.rank() == 0,
+        team=team,
+    )
+    if distributed.rank():
+        return 0
+    rows, centers = [row for row, *_ in chosen.rows()], [center for _, _, center, _ in chosen.rows()]
+    chance = answer_chances(model, pool, rows, running.reader())
+    wrong = answer_chances(model, trusted, centers, running.reader()).argmax(dim=1).tolist()
+    how = {
+        "labels": labels,
+        "layers": list(chosen.layers),
+        "failures": chosen.num_failures,
+        "notes": list(chosen.notes),
+        "unreadable": {pool.ids[row]: why for row, why in chosen.unreadable.items()},
+        "pool_mix": pool_mix(model, pool, trusted, running.reader()),
+    }
+    picks = [
+        Chosen(pool.ids[row], trusted.ids[center], taken_for, float(alike), int(likely.argmax()), likeliest(likely))
+        for (row, alike, center, _), taken_for, likely in zip(chosen.rows(), wrong, chance, strict=True)
+    ]
+    number = add_round(store, picks, how)
+    shutil.rmtree(store.folder / "shards", ignore_errors=True)
+    return number
+
+
+def course_for(store: Store, given: dict[str, Any], running: Running) -> Course:
+    """How to train on as many labels as there are: a few hundred steps at least, all classes equally often."""
+    batch_size, count = given.get("batch_size", Course.batch_size), max(1, len(settled(store)))
+    epochs = given.get("epochs", min(MOST_EPOCHS, max(Course.epochs, STEPS * batch_size // count)))
+    own = {"epochs": epochs, "patience": max(10, epochs // 4), "balanced": True, "workers": running.workers}
+    return Course(**(own | given))
+
+
+def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> dict[str, Any]:
+    """The row of a new training on all labels that people agree on; a killed one goes on where it stopped."""
+    labels = settled(store)
+    if not labels:
+        raise WorkspaceError(f"There are no labels to learn from. Label some: rarefish label {store.folder}")
+    with store.alone("training"):
+        model, wanted = first_model(store)
+        model.to(_device(running))
+        data, trusted = shelve(store, "pool", wanted, labels), shelve(store, "validation", wanted)
+        learned, known = (hold(part, running.reader()) for part in (data, trusted))
+        checkpoint = store.folder / "training.pt"
+        generator = torch.Generator().manual_seed(seed)
+        fitted = fit_files(model, learned, known, course, generator, checkpoint=checkpoint, progress=running.progress)
+        with store.reading() as connection:
+            (number,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM training").fetchone()
+        name = f"{number:04d}-{len(labels)}-labels.pt"
+        save_weights(model, store.folder / "models" / name)
+        recall = [None if value != value else float(value) for value in fitted.recall]
+        add_training(
+            store,
+            labels_spent=len(labels),
+            weights=name,
+            how={**asdict(course), "seed": seed, "epochs_run": fitted.epochs, "best_epoch": fitted.best_epoch},
+            accuracy=fitted.accuracy,
+            recall=recall,
+            counts=class_counts(trusted, len(recall)),
+        )
+        checkpoint.unlink(missing_ok=True)
+    found = latest_training(store)
+    assert found is not None
+    try:
+        log_training(store.folder, found)
+    except Exception as error:  # a tracking server that is down is no reason to lose a training
+        warn(f"The training is kept, but could not be logged elsewhere: {error}", stacklevel=2)
+    return found
+
+
+def judge(store: Store, data: Path | None, running: Running) -> Score:
+    """How well the latest model does on the validation set, or on another folder or CSV file with the same classes."""
+    model, wanted = latest_model(store)
+    model.to(_device(running))
+    classes = store.classes()
+    if data is None:
+        return evaluate(model, shelve(store, "validation", wanted), len(classes), running.reader())
+    other = open_labeled(data, wanted.size, wanted.mode, wanted.mean, wanted.std)
+    strange = [name for name in other.classes if name not in classes]
+    if strange:
+        raise ArgumentError(f"{data} has classes that the workspace has not: {list_some(strange)}.")
+    labels = tuple(classes.index(other.classes[label]) for label in other.labels)
+    other = replace(other, labels=labels, classes=tuple(classes))
+    return evaluate(model, other, len(classes), running.reader())
+
+
+def _device(running: Running) -> torch.device:
+    if running.device != "auto":
+        return torch.device(running.device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _join(running: Running) -> torch.device:
+    own = distributed.join()
+    return own if running.device == "auto" else torch.device(running.device)

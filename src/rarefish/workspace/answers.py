@@ -1,0 +1,214 @@
+"""Who is asked about which image, and what was answered; several people at once, each image as often as needed."""
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+
+from rarefish.errors import ArgumentError, LabelError
+from rarefish.workspace.agreement import disagreements
+from rarefish.workspace.store import Store, now
+
+ANSWERS = ("class", "none", "unsure", "skip")
+LEASE_S = 600.0
+"""An image that someone was shown is not shown to others so long."""
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Task:
+    """An image that somebody is asked about, and why it was chosen."""
+
+    image: int
+    round: int
+    rank: int
+    similarity: float
+    center: int | None
+    """The validation failure that called for it, …"""
+    center_class: int | None
+    """… what that one is, …"""
+    center_guess: int | None
+    """… and what the model took it for."""
+    guess: int | None
+    chances: tuple[tuple[int, float], ...]
+    """The likeliest classes by the posterior, or by the model."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the labeling is."""
+
+    asked: int
+    open: int
+    own: int
+    """Standing answers of the person who asks."""
+    by_person: dict[str, int]
+    split: int
+    """Images on which people disagree."""
+
+
+def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> list[Task]:
+    """The next images for this person, leased; `held` are on her screen already: their leases are renewed.
+
+    What she skipped comes back when nothing else is left.
+    """
+    check_name(who)
+    moment = time.time()
+    with store.writing() as connection:
+        _renew(connection, who, held, moment)
+        given = {"who": who, "needed": _needed(connection)}
+        found: list[sqlite3.Row] = []
+        for again in (0, 1):
+            shut = json.dumps([*held, *(row["image"] for row in found)])
+            more = {"again": again, "shut": shut, "count": count - len(found)}
+            found += connection.execute(OPEN, given | more).fetchall()
+        _lease(connection, who, [row["image"] for row in found], moment)
+    return [_to_task(row) for row in found]
+
+
+def renew(store: Store, who: str, held: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the images on her screen that are still hers to answer, leased anew.
+
+    Where a lease ran out, others may have the image by now: it is not asked of two people by accident.
+    """
+    check_name(who)
+    with store.writing() as connection:
+        return _renew(connection, who, held, time.time())
+
+
+def tasks(store: Store, images: tuple[int, ...]) -> list[Task]:
+    """The tasks about these images, whoever has answered; images that no round chose are left out."""
+    with store.reading() as connection:
+        rows = connection.execute(f"{TASK} WHERE pick.image IN (SELECT value FROM json_each(?))", (json.dumps(images),))
+        return [_to_task(row) for row in rows]
+
+
+TASK = "SELECT pick.*, center.class AS center_class FROM pick LEFT JOIN image AS center ON center.id = pick.center"
+
+OPEN = f"""
+{TASK}
+WHERE is_open
+  AND NOT EXISTS (SELECT 1 FROM standing WHERE standing.image = pick.image AND standing.who = :who
+                  AND (NOT :again OR standing.answer <> 'skip'))
+  AND (SELECT count(*) FROM lease WHERE lease.image = pick.image AND lease.who <> :who)
+    + (SELECT count(*) FROM standing WHERE standing.image = pick.image AND standing.answer <> 'skip') < :needed
+  AND pick.image NOT IN (SELECT value FROM json_each(:shut))
+ORDER BY pick.round, rank LIMIT :count
+"""
+
+
+def answer(
+    store: Store, image: int, who: str, kind: str, number: int | None, ticket: str, seconds: float | None = None
+) -> int:
+    """The label's row; a ticket that was used before is the same label."""
+    with store.writing() as connection:
+        return record(connection, image, who, kind, number, ticket, seconds)
+
+
+def record(
+    connection: sqlite3.Connection,
+    image: int,
+    who: str,
+    kind: str,
+    number: int | None,
+    ticket: str,
+    seconds: float | None = None,
+    made_at: str | None = None,
+) -> int:
+    """The same inside a transaction of the caller's, so that many answers are one; they may have been made before."""
+    check_name(who)
+    if kind not in ANSWERS:
+        raise LabelError(f"An answer is one of {', '.join(ANSWERS)}, not {kind!r}.")
+    if (kind == "class") != (number is not None):
+        raise LabelError("A class goes with the answer 'class', and with no other.")
+    known = connection.execute("SELECT * FROM label WHERE ticket = ?", (ticket,)).fetchone()
+    if known:
+        if (known["image"], known["who"], known["answer"], known["class"]) != (image, who, kind, number):
+            raise LabelError("This ticket belongs to another answer. Send each answer with a ticket of its own.")
+        return known["id"]
+    pick = connection.execute("SELECT round FROM pick WHERE image = ?", (image,)).fetchone()
+    if pick is None:
+        raise LabelError(f"Nobody asked about image {image}. Only images that a round chose can be labeled.")
+    if number is not None and not connection.execute("SELECT 1 FROM class WHERE number = ?", (number,)).fetchone():
+        raise LabelError(f"There is no class {number}.")
+    done = connection.execute(
+        "INSERT INTO label (image, round, who, made_at, answer, class, seconds, ticket) VALUES (?,?,?,?,?,?,?,?)",
+        (image, pick["round"], who, made_at or now(), kind, number, seconds, ticket),
+    )
+    connection.execute("DELETE FROM lease WHERE image = ? AND who = ?", (image, who))
+    refresh(connection, image)
+    assert done.lastrowid is not None
+    return done.lastrowid
+
+
+def undo(store: Store, who: str, ticket: str) -> Task | None:
+    """The image whose answer by this person was the last; it is hers again. None where there is nothing to undo."""
+    check_name(who)
+    with store.writing() as connection:
+        known = connection.execute("SELECT image, who, answer FROM label WHERE ticket = ?", (ticket,)).fetchone()
+        if known and (known["who"], known["answer"]) != (who, "undo"):
+            raise LabelError("This ticket belongs to an answer. Send each undo with a ticket of its own.")
+        last = connection.execute("SELECT * FROM standing WHERE who = ? ORDER BY id DESC LIMIT 1", (who,)).fetchone()
+        if known is None and last is None:
+            return None
+        if known is None:
+            connection.execute(
+                "INSERT INTO label (image, round, who, made_at, answer, undoes, ticket) VALUES (?,?,?,?,'undo',?,?)",
+                (last["image"], last["round"], who, now(), last["id"], ticket),
+            )
+            refresh(connection, last["image"])
+        image = (known or last)["image"]
+        _lease(connection, who, [image], time.time())
+        row = connection.execute(f"{TASK} WHERE pick.image = ?", (image,)).fetchone()
+    return _to_task(row)
+
+
+def progress(store: Store, who: str = "") -> Progress:
+    with store.reading() as connection:
+        asked, still = connection.execute("SELECT count(*), coalesce(sum(is_open), 0) FROM pick").fetchone()
+        people = dict(
+            connection.execute("SELECT who, count(*) FROM standing WHERE answer <> 'skip' GROUP BY who").fetchall()
+        )
+    return Progress(asked, still, people.get(who, 0), people, len(disagreements(store)))
+
+
+def refresh(connection: sqlite3.Connection, image: int) -> None:
+    """Whether more answers are needed on an image, as its labels say."""
+    connection.execute("UPDATE pick SET is_open = " + IS_OPEN + " WHERE image = ?", (_needed(connection), image))
+
+
+IS_OPEN = """((SELECT count(*) FROM standing WHERE standing.image = pick.image AND standing.answer <> 'skip') < ?)"""
+
+
+def check_name(who: str) -> None:
+    if not who.strip() or len(who) > LONGEST_NAME or not who.isprintable():
+        raise ArgumentError(f"A name has 1 to {LONGEST_NAME} printable characters, not {who[:80]!r}.")
+
+
+def _renew(connection: sqlite3.Connection, who: str, held: tuple[int, ...], moment: float) -> tuple[int, ...]:
+    """Only what she could be asked now: an answer that came in meanwhile has ended its lease for good."""
+    connection.execute("DELETE FROM lease WHERE until < ?", (moment,))
+    given = {"who": who, "needed": _needed(connection), "again": 1, "shut": "[]", "count": -1}
+    query = OPEN.replace("WHERE is_open", "WHERE is_open AND pick.image IN (SELECT value FROM json_each(:held))")
+    kept = [row["image"] for row in connection.execute(query, given | {"held": json.dumps(held)})]
+    _lease(connection, who, kept, moment)
+    return tuple(kept)
+
+
+def _lease(connection: sqlite3.Connection, who: str, images: list[int], moment: float) -> None:
+    rows = [(image, who, moment + LEASE_S) for image in images]
+    connection.executemany("INSERT OR REPLACE INTO lease VALUES (?, ?, ?)", rows)
+
+
+def _needed(connection: sqlite3.Connection) -> int:
+    row = connection.execute("SELECT value FROM setting WHERE name = 'people_per_image'").fetchone()
+    return json.loads(row["value"]) if row else 1
+
+
+def _to_task(row: sqlite3.Row) -> Task:
+    chances = tuple((int(number), float(chance)) for number, chance in json.loads(row["chances"]))
+    values = {
+        name: row[name]
+        for name in ("image", "round", "rank", "similarity", "center", "center_class", "center_guess", "guess")
+    }
+    return Task(**values, chances=chances)

@@ -1,0 +1,160 @@
+"""What is exported comes back equal, in every form, and adds nothing the second time."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rarefish.errors import ArgumentError, DataError
+from rarefish.exchange.exports import FORMS, export
+from rarefish.exchange.imports import READERS, import_labels
+from rarefish.workspace.agreement import settled
+from rarefish.workspace.answers import answer
+from rarefish.workspace.indexing import index, list_pool, list_trusted
+from rarefish.workspace.store import Store, create_store
+from tests.exchange.labeled import answers, asked, make_labeled, rows
+from tests.workspaces import draw, make_workspace
+
+KEEP_ALL = ("csv", "label-studio")
+"""Forms that hold every person's answer; the others have one class an image."""
+
+
+@pytest.fixture
+def labeled(tmp_path: Path) -> Store:
+    return make_labeled(tmp_path / "a")
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> Store:
+    """The same images and picks, nothing answered."""
+    return make_workspace(tmp_path / "b", pool=12, trusted=2, picks=8)
+
+
+def test_every_form_goes_both_ways() -> None:
+    assert FORMS.keys() == READERS.keys()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("what", ["labels", "picks"])
+def test_labels_come_back_equal_and_once(labeled: Store, twin: Store, tmp_path: Path, form: str, what: str) -> None:
+    made = export(labeled, what, form, tmp_path / "made")
+    first = import_labels(twin, form, made, "import")
+    assert first.count > 0 and first.already == 0 and not first.unknown and not first.conflicts
+    assert settled(twin) == settled(labeled)
+    if form in KEEP_ALL:
+        assert answers(twin) == answers(labeled)
+    before = rows(twin)
+    again = import_labels(twin, form, made, "import")
+    assert (again.count, again.already, rows(twin)) == (0, first.count, before)
+
+
+@pytest.mark.parametrize("form", KEEP_ALL)
+def test_own_answers_come_home_without_a_trace(labeled: Store, tmp_path: Path, form: str) -> None:
+    before = rows(labeled)
+    done = import_labels(labeled, form, export(labeled, "labels", form, tmp_path / "made"), "import")
+    assert done.count == 0 and not done.conflicts and rows(labeled) == before
+
+
+NAMES = (
+    st.binary(min_size=1, max_size=40).map(lambda name: name.translate(None, b"/\0")).filter(lambda n: n.strip(b"."))
+)
+PLAIN = st.text(min_size=1, max_size=30).filter(lambda name: name == name.strip() and name.isprintable())
+CLASSES = st.lists(PLAIN, min_size=2, max_size=4, unique_by=str.casefold)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.lists(NAMES, min_size=2, max_size=3, unique=True), classes=CLASSES)
+def test_odd_names_of_files_and_classes(
+    tmp_path_factory: pytest.TempPathFactory, form: str, names: list[bytes], classes: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("odd")
+    (folder / "pool").mkdir()
+    for seed, name in enumerate(names):
+        draw(folder / "one.png", seed % 3, seed)
+        os.rename(folder / "one.png", os.path.join(os.fsencode(folder / "pool"), name + b".png"))
+    first, second = (_open(folder, place, classes) for place in ("a", "b"))
+    for place, image in enumerate(asked(first)):
+        answer(first, image, "ann\u00e9", "class", place % len(classes), str(place))
+    made = export(first, "labels", form, folder / "made")
+    done = import_labels(second, form, made, "ann\u00e9")
+    assert not done.unknown and not done.conflicts, done
+    assert answers(second) == answers(first)
+
+
+def _open(folder: Path, place: str, classes: list[str]) -> Store:
+    store = create_store(folder / place, classes)
+    index(store, "pool", *list_pool(folder / "pool"), jobs=1, shown=False)
+    draw(folder / "trusted.png", 0, 77)
+    (folder / "validation.csv").write_text(f"path,label\ntrusted.png,{_quoted(classes[0])}\n", encoding="utf-8")
+    index(store, "validation", *list_trusted(folder / "validation.csv"), jobs=1, shown=False)
+    with store.writing() as connection:
+        connection.execute("INSERT INTO round VALUES (1, '', '{}')")
+        connection.execute(
+            "INSERT INTO pick SELECT id, 1, id, NULL, NULL, 1.0, 0, '[[0, 0.5]]', 1 FROM image "
+            "WHERE part = 'pool' AND state = 'ready'"
+        )
+    return store
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def test_an_export_never_replaces_what_is_not_ours(labeled: Store, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    folder = tmp_path / "folder"
+    (folder / "inside").mkdir(parents=True)
+    for form in FORMS:
+        for target in (mine, folder):
+            with pytest.raises(ArgumentError, match="was not exported by rarefish"):
+                export(labeled, "labels", form, target)
+    export(labeled, "labels", "csv", tmp_path / "own.csv")
+    (tmp_path / "own.csv~").write_text("precious")
+    with pytest.raises(ArgumentError, match="own.csv~ is there and was not exported"):
+        export(labeled, "labels", "csv", tmp_path / "own.csv")
+    assert mine.read_text() == "precious" and [p.name for p in folder.iterdir()] == ["inside"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_earlier_export_is_replaced_and_kept_beside(labeled: Store, tmp_path: Path, form: str) -> None:
+    target = tmp_path / "new folder" / "made"
+    export(labeled, "labels", form, target)
+    export(labeled, "picks", form, target)
+    assert {path.name for path in target.parent.iterdir()} == {"made", "made~"}
+
+
+def test_a_failed_export_leaves_nothing(labeled: Store, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    for file in (tmp_path / "a" / "pool").iterdir():
+        file.unlink()
+    for form in ("imagefolder", "fiftyone", "huggingface"):
+        with pytest.raises(DataError, match="Put it back"):
+            export(labeled, "labels", form, out / form)
+    assert list(out.iterdir()) == []
+
+
+def test_mistaken_words_are_met_with_the_nearest(labeled: Store, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="Did you mean coco"):
+        export(labeled, "labels", "cocoo", tmp_path / "x")
+    with pytest.raises(ArgumentError, match="Did you mean labels"):
+        export(labeled, "label", "coco", tmp_path / "x")
+    with pytest.raises(ArgumentError, match="Did you mean cvat"):
+        import_labels(labeled, "cvatt", tmp_path, "me")
+    with pytest.raises(DataError, match="There is no"):
+        import_labels(labeled, "csv", tmp_path / "nowhere", "me")
+    empty = make_workspace(tmp_path / "empty", pool=3, trusted=1)
+    with pytest.raises(DataError, match="no picks yet"):
+        export(empty, "picks", "csv", tmp_path / "x")
+
+
+def test_addresses_are_what_the_user_wants(labeled: Store, tmp_path: Path) -> None:
+    own = export(labeled, "picks", "label-studio", tmp_path / "own", url_prefix="https://example.org/images/")
+    local = export(labeled, "picks", "label-studio", tmp_path / "local")
+    first = [json.loads((made / "tasks.json").read_text())[0]["data"]["image"] for made in (own, local)]
+    assert first == ["https://example.org/images/image%2000000.png", "/data/local-files/?d=pool/image%2000000.png"]

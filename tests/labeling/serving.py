@@ -1,0 +1,124 @@
+"""A real labeling server in a process of its own, and a small HTTP client for it."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from signal import SIGTERM
+from typing import Any
+from urllib.parse import urlsplit
+
+CODE = """
+import json, sys
+from pathlib import Path
+from signal import SIGTERM
+from rarefish.labeling.server import serve
+from rarefish.workspace.store import open_store
+folder, port, token, told = sys.argv[1:]
+given = {"summary": lambda store: json.loads(Path(told).read_text())} if told else {}
+store, tell = open_store(Path(folder)), lambda url: print(url, flush=True)
+serve(store, port=int(port), token=token or None, on_ready=tell, **given)
+assert "torch" not in sys.modules
+"""
+TOKEN = "a-token-for-tests"
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+
+@dataclass
+class Client:
+    """Requests as a browser of ours would send them; threads have connections of their own."""
+
+    port: int
+    token: str
+    _own: threading.local = field(default_factory=threading.local, repr=False)
+
+    def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        connection = getattr(self._own, "connection", None) or HTTPConnection("127.0.0.1", self.port, timeout=30)
+        self._own.connection = None
+        given = {"Authorization": f"Bearer {self.token}"} | dict(headers or {})
+        try:
+            connection.request(method, path, body, {name: value for name, value in given.items() if value})
+            reply = connection.getresponse()
+            found = Reply(reply.status, dict(reply.headers.items()), reply.read())
+        except BaseException:
+            connection.close()
+            raise
+        if not reply.will_close:
+            self._own.connection = connection
+        else:
+            connection.close()
+        return found
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.ask("GET", path, headers=headers)
+
+    def post(self, path: str, body: object, **headers: str) -> Reply:
+        return self.ask("POST", path, json.dumps(body).encode(), {"Content-Type": "application/json"} | headers)
+
+    def close(self) -> None:
+        if getattr(self._own, "connection", None):
+            self._own.connection.close()
+
+
+@dataclass
+class Running:
+    """A server that runs; `client` has its token."""
+
+    url: str
+    client: Client
+    process: subprocess.Popen[str]
+
+    @property
+    def site(self) -> str:
+        return f"http://127.0.0.1:{self.client.port}"
+
+
+def start(folder: Path, port: int = 0, token: str = TOKEN, told: Path | None = None) -> Running:
+    """`told` is a JSON file with what the dashboard shows."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", CODE, str(folder), str(port), token, str(told or "")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().strip()
+    assert url.startswith("http://"), "the server did not start"
+    parts = urlsplit(url)
+    return Running(url, Client(parts.port or 0, parts.query.removeprefix("token=")), process)
+
+
+def stop(server: Running, signal: int = SIGTERM) -> None:
+    server.process.send_signal(signal)
+    server.process.wait(20)
+    assert server.process.stdout is not None
+    server.process.stdout.close()
+    server.client.close()
+
+
+@contextmanager
+def running(folder: Path, port: int = 0, token: str = TOKEN, told: Path | None = None) -> Iterator[Running]:
+    server = start(folder, port, token, told)
+    try:
+        yield server
+    finally:
+        stop(server)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return found.getsockname()[1]

@@ -1,0 +1,153 @@
+"""Turns of a workspace with a real small network: what is chosen, learned and judged, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rarefish import work
+from rarefish.courses import Course
+from rarefish.errors import ArgumentError, ModelError, WorkspaceError
+from rarefish.shelves import hold, shelve
+from rarefish.standing import describe_layers, first_model, latest_model, save_weights
+from rarefish.work import Running, choose_round, course_for, judge, learn
+from rarefish.workspace.agreement import settled
+from rarefish.workspace.answers import answer, take
+from rarefish.workspace.store import Store
+from rarefish.workspace.verifying import verify
+from tests.workspaces import CLASSES, draw, make_workspace
+
+RUNNING = Running(device="cpu", batch_size=32, workers=0, progress=False)
+
+
+def small(folder: Path, **settings: object) -> Store:
+    store = make_workspace(folder, pool=45, trusted=8)
+    store.set(model="lenet", mode="L", size=[28, 28], **settings)
+    return store
+
+
+def label_all(store: Store, who: str = "ann") -> None:
+    """The truth: image n of the pool is of class n % 3."""
+    with store.reading() as connection:
+        rows = connection.execute("SELECT id, path FROM image WHERE part = 'pool'").fetchall()
+    names = {image: bytes(path) for image, path in rows}
+    for task in take(store, who, 100):
+        number = int(names[task.image].split()[1][:5]) % len(CLASSES)
+        answer(store, task.image, who, "class", number, f"{who}-{task.image}")
+
+
+def test_two_rounds(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    assert choose_round(store, 9, running=RUNNING) == 1
+    with store.reading() as connection:
+        picks = connection.execute(
+            "SELECT pick.*, center.part AS part FROM pick JOIN image AS center ON center.id = pick.center ORDER BY rank"
+        ).fetchall()
+        how = json.loads(connection.execute("SELECT how FROM round").fetchone()["how"])
+    assert len(picks) == 9 and {row["part"] for row in picks} == {"validation"} and len(how["pool_mix"]) == 3
+    for row in picks:
+        chances = json.loads(row["chances"])
+        assert chances[0][0] == row["guess"] and sum(chance for _, chance in chances) == pytest.approx(1, abs=1e-3)
+    label_all(store)
+    done = learn(store, Course(epochs=4, balanced=True), running=RUNNING)
+    assert done["labels_spent"] == 9 and (store.folder / "models" / done["weights"]).exists()
+    assert not (store.folder / "training.pt").exists() and not (store.folder / "shards").exists()
+    assert judge(store, None, RUNNING).accuracy == pytest.approx(done["accuracy"])
+    assert choose_round(store, 9, running=RUNNING) == 2
+    with store.reading() as connection:
+        assert connection.execute("SELECT count(DISTINCT image) FROM pick").fetchone()[0] == 18
+    assert len(settled(store)) == 9 and not verify(store)
+
+
+def test_the_weights_of_the_last_training_are_taken_up(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    first = latest_model(store)[0].state_dict()
+    choose_round(store, 6, running=RUNNING)
+    label_all(store)
+    learn(store, Course(epochs=2), running=RUNNING)
+    last, again = latest_model(store)[0].state_dict(), first_model(store)[0].state_dict()
+    assert not torch.equal(first["fc2.weight"], last["fc2.weight"])
+    assert torch.equal(first["fc2.weight"], again["fc2.weight"])
+
+
+def test_a_test_set_of_ones_own(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    for kind, name in enumerate(CLASSES[1:], start=1):
+        draw(tmp_path / "test" / name / "1.png", kind, 5)
+    score = judge(store, tmp_path / "test", RUNNING)
+    assert torch.isnan(score.recall[0]) and not torch.isnan(score.recall[1:]).any()
+    draw(tmp_path / "test" / "yak" / "1.png", 1, 5)
+    with pytest.raises(ArgumentError, match="classes that the workspace has not: yak"):
+        judge(store, tmp_path / "test", RUNNING)
+
+
+def test_a_changed_file_is_left_out_of_a_selection(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    changed = tmp_path / "pool" / "image 00003.png"
+    draw(changed, 1, 12345)
+    choose_round(store, 44, running=RUNNING)
+    with store.reading() as connection:
+        paths = {bytes(p) for (p,) in connection.execute("SELECT path FROM pick JOIN image ON id = image")}
+        how = json.loads(connection.execute("SELECT how FROM round").fetchone()["how"])
+    assert len(paths) == 44 and b"image 00003.png" not in paths
+    assert any("is not the file that was indexed" in why for why in how["unreadable"].values())
+
+
+def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=6, trusted=2)
+    with pytest.raises(WorkspaceError, match="has no model yet"):
+        choose_round(store, 2, running=RUNNING)
+    store.set(model="lenet", mode="L")
+    with pytest.raises(WorkspaceError, match="There are no labels to learn from"):
+        learn(store, Course(epochs=1), running=RUNNING)
+    with pytest.raises(ArgumentError, match="Cannot choose 7 images: the pool has 6 left"):
+        choose_round(store, 7, running=RUNNING)
+    store.set(size=[32, 32])
+    with pytest.raises(ModelError, match="cannot look at images of 32×32"):
+        choose_round(store, 2, running=RUNNING)
+    with store.alone("selecting"), pytest.raises(WorkspaceError, match="Another process is selecting"):
+        choose_round(store, 2, running=RUNNING)
+
+
+def test_rotation_pretraining_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = small(tmp_path, start="rotation")
+    first = first_model(store)[0].state_dict()
+    assert (store.folder / "models" / "start.pt").exists()
+    monkeypatch.setattr("rarefish.standing.pretrain_rotation", lambda *_: pytest.fail("a second time"))
+    assert torch.equal(first_model(store)[0].state_dict()["fc1.1.weight"], first["fc1.1.weight"])
+
+
+def test_a_checkpoint_of_another_network_is_named(tmp_path: Path) -> None:
+    other = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    save_weights(other, tmp_path / "other.pt")
+    store = small(tmp_path, weights=str(tmp_path / "other.pt"))
+    with pytest.raises(ModelError, match=r"other\.pt is of another network"):
+        choose_round(store, 2, running=RUNNING)
+
+
+def test_few_images_are_held_in_memory_and_many_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = small(tmp_path)
+    shelf = shelve(store, "validation", first_model(store)[1])
+    held = hold(shelf, RUNNING.reader())
+    assert held is not shelf and len(held) == len(shelf) == 24
+    for index in (0, 23):
+        assert torch.equal(held[index][0], shelf[index][0]) and int(held[index][1]) == shelf[index][1]
+    monkeypatch.setattr("rarefish.shelves.MOST_HELD", 1000)
+    assert hold(shelf, RUNNING.reader()) is shelf
+
+
+def test_fewer_labels_get_more_epochs(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    assert course_for(store, {}, RUNNING).epochs == work.MOST_EPOCHS
+    assert course_for(store, {"epochs": 3, "balanced": False}, RUNNING) == Course(
+        epochs=3, patience=10, balanced=False, workers=0
+    )
+
+
+def test_layers_of_a_name_and_of_a_workspace(tmp_path: Path) -> None:
+    found = describe_layers("lenet", None, 10, None)
+    assert [row["name"] for row in found if row["is_chosen"]] == ["conv1", "conv2", "fc1"]
+    assert next(row["channels"] for row in found if row["name"] == "fc1") == 50
+    small(tmp_path)
+    assert describe_layers(str(tmp_path / "work"), None, 10, None) == found

@@ -1,0 +1,127 @@
+"""Folders and manifests taken in: once, with reasons for what is left out, whatever the files are called."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from rarefish.errors import ArgumentError, DataError
+from rarefish.workspace.indexing import index, list_pool, list_trusted, look, show
+from rarefish.workspace.store import create_store, open_store
+from rarefish.workspace.verifying import verify
+from tests.workspaces import CLASSES, draw, make_images, make_workspace
+
+
+def test_what_is_left_out_and_why(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=4, trusted=1)
+    pool = tmp_path / "pool"
+    (pool / "copy.png").write_bytes((pool / "image 00001.png").read_bytes())
+    (pool / "leak.png").write_bytes((tmp_path / "validation" / "cat" / "0.png").read_bytes())
+    (pool / "cut.png").write_bytes((pool / "image 00002.png").read_bytes()[:200])
+    (pool / "empty.jpg").touch()
+    (pool / "note.txt").write_text("not an image")
+    (pool / "folder.png").mkdir()
+    store = create_store(tmp_path / "work", CLASSES)
+    index(store, "validation", *list_trusted(tmp_path / "validation"), shown=False)
+    found = index(store, "pool", *list_pool(pool), shown=False)
+    assert found.taken == 4 and {state: count for state, (count, _) in found.left_out.items()} == {
+        "duplicate": 1,
+        "trusted": 1,
+        "unreadable": 2,
+    }
+    assert found.left_out["trusted"][1] == ("leak.png: the same image is in the validation set",)
+    assert "image 00001.png: the same image as copy.png" in found.left_out["duplicate"][1]
+    again = index(store, "pool", *list_pool(pool), shown=False)
+    assert again.new == 0 and again.taken == 4
+    draw(pool / "z.png", 1, 77)
+    assert index(store, "pool", *list_pool(pool), shown=False).new == 1 and not verify(store)
+
+
+ODD = [b"with space.png", b"new\nline.png", b"\xff\xfe not utf-8.png", b"quote'\".png", "ünï\u202e.png".encode()]
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    pool = tmp_path / "pool"
+    for number, name in enumerate(ODD):
+        draw(tmp_path / "plain.png", number % 3, number)
+        pool.mkdir(exist_ok=True)
+        os.rename(tmp_path / "plain.png", os.path.join(os.fsencode(pool), name))
+    store = create_store(tmp_path / "work", CLASSES)
+    assert index(store, "pool", *list_pool(pool), shown=False).taken == len(ODD)
+    with store.reading() as connection:
+        names = [bytes(path) for (path,) in connection.execute("SELECT path FROM image")]
+    assert sorted(names) == sorted(ODD) and all(show(name).isprintable() for name in names)
+    assert not verify(store, deep=True)
+
+
+def test_manifests(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=2, trusted=1)
+    (tmp_path / "pool.csv").write_text("path\npool/image 00000.png\npool/image 00001.png\npool/none.png\n")
+    (tmp_path / "trusted.csv").write_text("path,label\nvalidation/cat/0.png,cat\nvalidation/dog/0.png,dog\n")
+    store = create_store(tmp_path / "work", CLASSES)
+    index(store, "validation", *list_trusted(tmp_path / "trusted.csv"), shown=False)
+    found = index(store, "pool", *list_pool(tmp_path / "pool.csv"), shown=False)
+    assert found.taken == 2 and "No such file" in found.left_out["unreadable"][1][0]
+    with store.reading() as connection:
+        rows = connection.execute("SELECT class FROM image WHERE part = 'validation'").fetchall()
+    assert [row["class"] for row in rows] == [0, 1]
+    with pytest.raises(DataError, match="it needs label, path"):
+        list_trusted(tmp_path / "pool.csv")
+    with pytest.raises(DataError, match="There is no"):
+        list_pool(tmp_path / "nowhere.csv")
+
+
+def test_classes_that_were_not_named_are_refused_before_any_file_is_read(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=1, trusted=1)
+    store = create_store(tmp_path / "work", ("cat", "dog"))
+    with pytest.raises(ArgumentError, match="classes that were not named: owl"):
+        index(store, "validation", *list_trusted(tmp_path / "validation"), shown=False)
+
+
+def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, trusted=1)
+    touched, changed, gone = (tmp_path / "pool" / f"image {n:05d}.png" for n in range(3))
+    os.utime(touched, ns=(1, 1))
+    draw(changed, 2, 999)
+    gone.unlink()
+    said = " ".join(verify(store))
+    assert "1 images are gone, such as image 00002.png" in said
+    assert "1 images changed since they were indexed, such as image 00001.png" in said and "00000" not in said
+
+
+def test_a_huge_image_is_refused_by_its_header(tmp_path: Path) -> None:
+    Image.new("1", (60_000, 60_000)).save(tmp_path / "bomb.png", optimize=True)
+    began = time.monotonic()
+    found = look(os.fsencode(tmp_path / "bomb.png"))
+    assert found.problem and not found.width and time.monotonic() - began < 5
+
+
+def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=2_500, trusted=1)
+    create_store(tmp_path / "work", CLASSES)
+    script = (
+        "import sys; from pathlib import Path; from rarefish.workspace.indexing import index, list_pool\n"
+        "from rarefish.workspace.store import open_store\n"
+        "if __name__ == '__main__':\n"
+        "    index(open_store(Path(sys.argv[1])), 'pool', *list_pool(Path(sys.argv[2])), shown=False)"
+    )
+    (tmp_path / "go.py").write_text(script)
+    process = subprocess.Popen([sys.executable, tmp_path / "go.py", tmp_path / "work", tmp_path / "pool"])
+    store = open_store(tmp_path / "work")
+
+    def count() -> int:
+        with store.reading() as connection:
+            return connection.execute("SELECT count(*) FROM image").fetchone()[0]
+
+    while process.poll() is None and not count():
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < count() <= 2_500 and not verify(store)
+    found = index(store, "pool", *list_pool(tmp_path / "pool"), shown=False)
+    assert found.taken == count() == 2_500
