@@ -55,7 +55,7 @@ def to_eight_bits(image: Image.Image) -> Image.Image:
         return Image.fromarray(scale_grey(np.asarray(image)))
     grey = "L" if image.mode in GREY else "RGB"
     if "transparency" not in image.info and not image.mode.upper().endswith("A"):
-        return image.convert(grey)
+        return image if image.mode == grey else image.convert(grey)
     if image.mode == "La":
         image = image.convert("LA")
     above = image.convert("RGBA")
