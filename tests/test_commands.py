@@ -122,6 +122,49 @@ def test_forms_are_those_that_there_are() -> None:
     assert set(FORMS) == set(OUT) == set(READERS)
 
 
+def test_init_once_more_keeps_what_is_not_named(work: Path) -> None:
+    parts = ("--pool", work.parent / "pool", "--validation", work.parent / "validation")
+    run("init", work, *parts, "--people", 2, "--layers", "conv2,fc1")
+    done = run("init", work, *parts)
+    assert done.exit_code == 0, done.output
+    settings = open_store(work).settings()
+    assert settings["people_per_image"] == 2 and settings["layers"] == ["conv2", "fc1"] and settings["size"] == [28, 28]
+    assert run("init", work, *parts, "--model", "resnet10", "--size", "32x32").exit_code == 0
+    settings = open_store(work).settings()
+    assert settings["layers"] is None and settings["size"] == [32, 32] and settings["people_per_image"] == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (("--model", "lenett"), "Did you mean lenet"),
+        (("--model", "lenet", "--layers", "nope"), "no layer 'nope'"),
+        (("--model", ":make"), "There is no ''"),
+        (("--model", "broken.py:make"), "broken.py cannot be loaded: SyntaxError"),
+        (("--model", "fails.py:make"), "fails.py:make failed: RuntimeError: no (fails.py, line 2)"),
+        (("--model", "lenet", "--classes", "cat,dgo,owl"), "classes that were not named: dog"),
+    ],
+)
+def test_mistakes_leave_no_workspace_behind(
+    tmp_path: Path, more: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_images(tmp_path, pool=2, trusted=1)
+    (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "fails.py").write_text("def make():\n    raise RuntimeError('no')\n")
+    monkeypatch.chdir(tmp_path)
+    done = run("init", "work", "--pool", "pool", "--validation", "validation", *more)
+    assert isinstance(done.exception, RarefishError) and word in str(done.exception), done.exception
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_damaged_store_and_a_device_that_is_not_there_get_a_sentence(work: Path) -> None:
+    assert "There is no device 'cuda:99' here" in str(run("evaluate", work, "--device", "cuda:99").exception)
+    for name in ("rarefish.db-wal", "rarefish.db-shm"):
+        (work / name).unlink(missing_ok=True)
+    (work / "rarefish.db").write_bytes(b"x" * 5000)
+    assert "rarefish.db is damaged" in str(run("status", work).exception)
+
+
 def test_layers() -> None:
     done = run("layers", "lenet")
     assert "* fc1" in done.output and "  conv1.0" in done.output

@@ -109,6 +109,8 @@ def test_tests_mirror_the_source() -> None:
         "guessing": "work",
         "recording": "summary",
         "agreement": "answers",
+        "listing": "indexing",
+        "own_code": "loading",
     }
     exchanged = ("exports", "coco", "cvat", "fiftyone", "folders", "huggingface", "label_studio", "tables")
     elsewhere |= dict.fromkeys((*exchanged, "found", "items", "names", "places", "logging"), "forms")

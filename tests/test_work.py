@@ -8,13 +8,15 @@ import torch
 
 from rarefish import work
 from rarefish.courses import Course
-from rarefish.errors import ArgumentError, ModelError, WorkspaceError
+from rarefish.errors import ArgumentError, DataError, ModelError, WorkspaceError
 from rarefish.shelves import hold, shelve
 from rarefish.standing import describe_layers, first_model, latest_model, save_weights
 from rarefish.work import Running, choose_round, course_for, judge, learn
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.answers import answer, take
+from rarefish.workspace.recording import latest_training
 from rarefish.workspace.store import Store
+from rarefish.workspace.summary import summarize
 from rarefish.workspace.verifying import verify
 from tests.workspaces import CLASSES, draw, make_workspace
 
@@ -113,7 +115,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
 def test_rotation_pretraining_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = small(tmp_path, start="rotation")
     first = first_model(store)[0].state_dict()
-    assert (store.folder / "models" / "start.pt").exists()
+    assert len(list((store.folder / "models").glob("start-*.pt"))) == 1
     monkeypatch.setattr("rarefish.standing.pretrain_rotation", lambda *_: pytest.fail("a second time"))
     assert torch.equal(first_model(store)[0].state_dict()["fc1.1.weight"], first["fc1.1.weight"])
 
@@ -126,15 +128,60 @@ def test_a_checkpoint_of_another_network_is_named(tmp_path: Path) -> None:
         choose_round(store, 2, running=RUNNING)
 
 
+def test_a_training_says_which_labels_it_could_not_learn_from(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    choose_round(store, 6, running=RUNNING)
+    label_all(store)
+    with store.reading() as connection:
+        (path,) = connection.execute("SELECT path FROM pick JOIN image ON id = image LIMIT 1").fetchone()
+    (tmp_path / "pool" / bytes(path).decode()).unlink()
+    done = learn(store, Course(epochs=1), running=RUNNING)
+    (lost,) = json.loads(done["how"])["left_out"]
+    assert done["labels_spent"] == 6 and "cannot be read" in lost
+    (tmp_path / "validation" / "cat" / "0.png").unlink()
+    with pytest.raises(DataError, match="1 validation images cannot be read"):
+        learn(store, Course(epochs=1), running=RUNNING)
+
+
+def test_another_model_or_another_label_asks_for_a_training(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    choose_round(store, 6, running=RUNNING)
+    label_all(store)
+    learn(store, Course(epochs=1), running=RUNNING)
+    assert summarize(store)["is_trained"]
+    store.set(model="resnet10", size=[32, 32], mode="RGB")
+    assert not summarize(store)["is_trained"] and latest_training(store) is None
+    choose_round(store, 3, running=RUNNING)
+    store.set(model="lenet", size=[28, 28], mode="L")
+    assert summarize(store)["is_trained"]
+    image, number = next(iter(settled(store).items()))
+    answer(store, image, "ann", "class", (number + 1) % 3, "corrected")
+    assert not summarize(store)["is_trained"]
+
+
+def test_a_function_of_ones_own_gives_the_same_weights_each_time(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\ndef make(num_classes):\n"
+        "    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),"
+        " nn.Linear(6, num_classes))\n"
+    )
+    store = make_workspace(tmp_path, pool=3, trusted=1)
+    store.set(model=f"{tmp_path / 'own.py'}:make", size=[24, 24])
+    one, other = (first_model(store)[0].state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_few_images_are_held_in_memory_and_many_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = small(tmp_path)
     shelf = shelve(store, "validation", first_model(store)[1])
-    held = hold(shelf, RUNNING.reader())
-    assert held is not shelf and len(held) == len(shelf) == 24
+    held, unreadable = hold(shelf, RUNNING.reader())
+    assert held is not shelf and len(held) == len(shelf) == 24 and not unreadable
     for index in (0, 23):
-        assert torch.equal(held[index][0], shelf[index][0]) and int(held[index][1]) == shelf[index][1]
+        image, label = held[index]
+        assert isinstance(image, torch.Tensor) and torch.equal(image, shelf[index][0])
+        assert int(label) == shelf[index][1]
     monkeypatch.setattr("rarefish.shelves.MOST_HELD", 1000)
-    assert hold(shelf, RUNNING.reader()) is shelf
+    assert hold(shelf, RUNNING.reader()) == (shelf, {})
 
 
 def test_fewer_labels_get_more_epochs(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import click
 
 from rarefish import __version__
 from rarefish.commands.models import layers
-from rarefish.commands.options import parse_size
+from rarefish.commands.options import json_option, parse_size, tell
 from rarefish.commands.setup import check, init, is_workspace, report_work, status
 from rarefish.commands.trade import export_, import_, studio
 from rarefish.commands.turns import evaluate, label, next_, select_round, train
@@ -106,6 +106,8 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
 @click.option("--workers", type=click.IntRange(min=0), default=2, show_default=True, help="Processes that decode.")
 @click.option("--compile/--no-compile", default=None, help="torch.compile. [default: on a GPU, where it pays]")
 @click.option("--shard", type=click.IntRange(min=1), default=20_000, show_default=True, help="Images kept at a time.")
+@click.option("--device", default="auto", show_default=True, help="In a workspace: cpu, cuda, or auto.")
+@json_option
 @click.option("--strict", is_flag=True, help="Stop at an image that cannot be read, instead of leaving it out.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("picks"), show_default=True)
 def select(
@@ -119,9 +121,8 @@ def select(
 ) -> None:
     """Choose the pool images worth labeling: a new round of a workspace, or with a model and folders of your own.
 
-    In a workspace the images wait for `rarefish label`. Else picks.csv is written, best first, with the validation
-    image that called for each, and picks.png. What was scored is kept: the same command goes on after a kill. Under
-    torchrun the pool is shared out.
+    In a workspace the images wait for `rarefish label`. Else picks.csv and picks.png are written, with the validation
+    image that called for each. The same command goes on after a kill. Under torchrun the pool is shared out.
 
     \b
     Example:
@@ -136,6 +137,7 @@ def select(
         raise ArgumentError("Name a workspace, or give --model, --pool and --validation.")
     from rarefish.choosing import choose
 
+    del options["as_json"], options["device"]
     choose(address, pool, validation, parse_size(size), output, **options)
 
 
@@ -151,14 +153,7 @@ def select(
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes on a CPU. [default: its cores]")
 @click.option("--together", is_flag=True, help="Under torchrun: all processes work on one cell after another.")
 def experiment(
-    recipe: str,
-    output: Path | None,
-    seeds: int | None,
-    rounds: int | None,
-    methods: str | None,
-    device: str,
-    jobs: int | None,
-    together: bool,
+    recipe: str, output: Path | None, methods: str | None, device: str, jobs: int | None, together: bool, **other: Any
 ) -> None:
     """Run an experiment, or go on with one that was stopped.
 
@@ -174,7 +169,7 @@ def experiment(
     from rarefish.experiments.recipes import load_recipe
 
     settings = load_recipe(recipe)
-    changes = {name: value for name, value in (("seeds", seeds), ("rounds", rounds)) if value}
+    changes = {name: value for name, value in other.items() if value}
     chosen = tuple(name.strip() for name in methods.split(",")) if methods else ()
     settings = settings.only(chosen, **changes)
     folder = output or Path("runs") / recipe.rpartition(":")[2]
@@ -203,7 +198,8 @@ def experiment(
 )
 @click.option("--ours", help="The method that others are compared with. [default: the last fisher without true labels]")
 @click.option("--paper", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The paper's curves (CSV).")
-def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str | None, paper: Path | None) -> None:
+@json_option
+def report(runs: tuple[Path, ...], output: Path | None, formats: str, as_json: bool, **how: Any) -> None:
     """Charts, tables and tests from one or more runs, or from a workspace.
 
     Of a workspace: what the labels bought, class by class and round by round. Of runs: learning curves, labels saved
@@ -218,17 +214,20 @@ def report(runs: tuple[Path, ...], output: Path | None, formats: str, ours: str 
     if not all(find_spec(package) for package in ("matplotlib", "jinja2", "sklearn")):
         raise ArgumentError("The report draws charts: pip install 'rarefish[report]'.")
     if len(runs) == 1 and is_workspace(runs[0]):
-        report_work(runs[0], output)
+        report_work(runs[0], output, as_json)
         return
     from rarefish.report.contents import read_runs
     from rarefish.report.experiments import savings, write_report
 
-    contents = read_runs(runs, ours, paper)
-    for path in write_report(contents, output or runs[0] / "report", [name.strip() for name in formats.split(",")]):
-        click.echo(path.resolve())
-    for saved in savings(contents):
-        what = "saves" if saved.mean >= 0 else "needs more labels: it saves"
-        click.echo(f"{contents.ours} {what} {100 * saved.mean:.0f} % ({saved.interval}) against {saved.rival}.")
+    contents = read_runs(runs, how["ours"], how["paper"])
+    paths = write_report(contents, output or runs[0] / "report", [name.strip() for name in formats.split(",")])
+    verbs = ("needs more labels: it saves", "saves")
+    words = [
+        f"{contents.ours} {verbs[saved.mean >= 0]} {100 * saved.mean:.0f} % ({saved.interval}) against {saved.rival}."
+        for saved in savings(contents)
+    ]
+    files = [str(path.resolve()) for path in paths]
+    tell(as_json, {"files": files, "savings": words}, "\n".join(files + words))
 
 
 def main() -> None:

@@ -2,9 +2,7 @@
 
 import importlib
 import importlib.util
-import inspect
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, ModelError, list_some, nearest
 from rarefish.models import MODELS, build_model
+from rarefish.own_code import call_function, find_function
 
 WRAPPINGS = ("best", "state_dict", "model_state_dict", "model")
 """Under which name training programs keep the weights among other things; `best` is ours."""
@@ -45,43 +44,19 @@ def load_model(
     weights' classifier has another width, ours stays as it was drawn, to be trained; without it that is an error.
     """
     family, _, name = address.partition(":")
-    if family in FAMILIES:
-        with torch.random.fork_rng(devices=[]):  # the same first weights each time, and the caller's chance untouched
-            torch.manual_seed(0)
+    with torch.random.fork_rng(devices=[]):  # the same first weights each time, and the caller's chance untouched
+        torch.manual_seed(0)
+        if family in FAMILIES:
             model = FAMILIES[family](name, num_classes, channels, new_classifier)
-    elif name:
-        function = find_function(address)
-        told = {"num_classes": num_classes} if "num_classes" in inspect.signature(function).parameters else {}
-        model = function(**told)
-    else:
-        model = build_model(address, num_classes, channels, torch.Generator().manual_seed(0))
+        elif ":" in address:
+            model = call_function(find_function(address, WAYS), address, num_classes)
+        else:
+            model = build_model(address, num_classes, channels, torch.Generator().manual_seed(0))
     if not isinstance(model, nn.Module):
         raise ModelError(f"{address} gives a {type(model).__name__}, not an nn.Module.")
     if weights is not None:
         load_weights(model.model if isinstance(model, LogitsAlone) else model, weights, new_classifier=new_classifier)
     return model
-
-
-def find_function(address: str) -> Any:
-    place, _, name = address.rpartition(":")
-    try:
-        if place.endswith(".py"):
-            # Under a name that other processes find too: what they send each other is found by it.
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert spec is not None and spec.loader is not None
-            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-    except (ImportError, FileNotFoundError) as error:
-        ways = ", ".join((*(f"{family}:NAME" for family in FAMILIES), *MODELS))
-        raise ArgumentError(
-            f"There is no {place!r}: {error}. A model is FILE.py:FUNCTION, module:function, {ways}."
-        ) from error
-    known = [key for key, value in vars(module).items() if callable(value)]
-    if name not in known:
-        raise ArgumentError(f"{place} has no function {name!r}. {nearest(name, known)}")
-    return getattr(module, name)
 
 
 def build_timm(name: str, num_classes: int, channels: int, _: bool) -> nn.Module:
@@ -146,6 +121,7 @@ FAMILIES: dict[str, Callable[[str, int, int, bool], nn.Module]] = {
     "transformers": build_transformers,
 }
 """(name, number of classes, channels, whether a classifier of another width is drawn anew) -> a network."""
+WAYS = ", ".join((*(f"{family}:NAME" for family in FAMILIES), *MODELS))
 
 
 def import_package(name: str) -> Any:

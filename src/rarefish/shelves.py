@@ -71,16 +71,17 @@ class Shelf:
         return decode(BytesIO(content), self.wanted.size, self.wanted.mode, name)
 
 
-def hold(shelf: Shelf, reader: Reader) -> "Shelf | TensorDataset":
-    """The same images decoded once and held in memory, where they are few; what cannot be read is left out."""
+def hold(shelf: Shelf, reader: Reader) -> "tuple[Shelf | TensorDataset, dict[int, str]]":
+    """The same images decoded once and held in memory, where they are few; and what cannot be read, left out."""
     one = shelf.wanted.channels * shelf.wanted.size[0] * shelf.wanted.size[1] * 4
-    if not len(shelf) or one * len(shelf) > MOST_HELD:
-        return shelf
-    batches = list(reader.read(shelf, title="reading images", labels=True, unreadable={}))
+    if one * len(shelf) > MOST_HELD:
+        return shelf, {}
+    unreadable: dict[int, str] = {}
+    batches = list(reader.read(shelf, title="reading images", labels=True, unreadable=unreadable))
     if not batches:
-        return shelf
+        raise DataError(f"None of {len(shelf)} images can be read, such as {next(iter(unreadable.values()), '')}")
     labels = [batch.labels for batch in batches if batch.labels is not None]
-    return TensorDataset(torch.cat([batch.images for batch in batches]), torch.cat(labels))
+    return TensorDataset(torch.cat([batch.images for batch in batches]), torch.cat(labels)), unreadable
 
 
 def shelve(store: Store, part: str, wanted: Input, labels: Mapping[int, int] | None = None) -> Shelf:

@@ -1,5 +1,7 @@
 """The model that a workspace stands at: before any label, and after its last training."""
 
+from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +11,13 @@ from torch import nn
 from rarefish.errors import WorkspaceError
 from rarefish.indices import draw_some
 from rarefish.inputs import Input, channels_of, check_outputs, input_of
-from rarefish.layers import choose_layers, widths_below_logits
+from rarefish.layers import choose_layers, find_layers, widths_below_logits
 from rarefish.loading import load_model, load_weights
 from rarefish.pretraining import ROTATION, Wish, pretrain_rotation
 from rarefish.reading import Reader
 from rarefish.records import replace_whole
 from rarefish.shelves import Shelf, shelve
-from rarefish.workspace.recording import latest_training
+from rarefish.workspace.recording import latest_training, model_key
 from rarefish.workspace.store import FILE, Store, open_store
 
 STARTS = ("random", "rotation")
@@ -25,20 +27,29 @@ ROTATED = 4_000
 
 def first_model(store: Store) -> tuple[nn.Module, Input]:
     """The model before any label: from its own weights, at random, or after rotation pretraining on the pool."""
-    settings, num_classes = store.settings(), len(store.classes())
-    if "model" not in settings:
+    settings = store.settings()
+    if not settings.get("model"):
         raise WorkspaceError(f"{store.folder} has no model yet. Name one: rarefish init … --model resnet18")
-    address, weights, mode = settings["model"], settings.get("weights"), settings.get("mode")
+    model, wanted = build(settings, len(store.classes()))
+    if settings.get("start") == "rotation" and not settings.get("weights"):
+        name = blake2b(model_key(settings).encode(), digest_size=4).hexdigest()
+        start = store.folder / "models" / f"start-{name}.pt"
+        if not start.exists():
+            save_weights(_pretrained(model, shelve(store, "pool", wanted), len(store.classes())), start)
+        load_weights(model, start)
+    return model, wanted
+
+
+def build(settings: Mapping[str, Any], num_classes: int) -> tuple[nn.Module, Input]:
+    """The model that settings name, and what it wants to be shown; complains where it cannot do the work."""
+    address, weights, mode, size = (settings.get(name) for name in ("model", "weights", "mode", "size"))
+    assert address is not None
     path = Path(weights) if weights else None
     model = load_model(address, num_classes, channels_of(address, mode), path, new_classifier=True)
-    size = tuple(settings["size"]) if "size" in settings else None
-    wanted = input_of(address, model, size=size, mode=mode)
+    wanted = input_of(address, model, size=tuple(size) if size else None, mode=mode)
     check_outputs(model, wanted, num_classes)
-    if settings.get("start") == "rotation" and not weights:
-        start = store.folder / "models" / "start.pt"
-        if not start.exists():
-            save_weights(_pretrained(model, shelve(store, "pool", wanted), num_classes), start)
-        load_weights(model, start)
+    if settings.get("layers"):
+        find_layers(model, settings["layers"])
     return model, wanted
 
 

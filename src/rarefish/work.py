@@ -12,7 +12,7 @@ import torch
 from rarefish import distributed
 from rarefish.courses import Course
 from rarefish.datasets.sources import open_labeled
-from rarefish.errors import ArgumentError, WorkspaceError, list_some
+from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
 from rarefish.exchange.logging import log_training
 from rarefish.fitting import fit_files
 from rarefish.guessing import answer_chances, class_counts, likeliest, pool_mix
@@ -22,7 +22,14 @@ from rarefish.shelves import hold, shelve
 from rarefish.standing import first_model, latest_model, save_weights
 from rarefish.training import Score, evaluate
 from rarefish.workspace.agreement import settled
-from rarefish.workspace.recording import Chosen, add_round, add_training, latest_training
+from rarefish.workspace.recording import (
+    Chosen,
+    add_round,
+    add_training,
+    labels_key,
+    latest_training,
+    model_key,
+)
 from rarefish.workspace.store import Store
 
 STEPS, MOST_EPOCHS = 600, 150
@@ -132,7 +139,9 @@ def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> d
         model, wanted = first_model(store)
         model.to(_device(running))
         data, trusted = shelve(store, "pool", wanted, labels), shelve(store, "validation", wanted)
-        learned, known = (hold(part, running.reader()) for part in (data, trusted))
+        (learned, lost), (known, missing) = (hold(part, running.reader()) for part in (data, trusted))
+        if missing:
+            raise DataError(f"{len(missing)} validation images cannot be read, such as {next(iter(missing.values()))}")
         checkpoint = store.folder / "training.pt"
         generator = torch.Generator().manual_seed(seed)
         fitted = fit_files(model, learned, known, course, generator, checkpoint=checkpoint, progress=running.progress)
@@ -145,7 +154,12 @@ def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> d
             store,
             labels_spent=len(labels),
             weights=name,
-            how={**asdict(course), "seed": seed, "epochs_run": fitted.epochs, "best_epoch": fitted.best_epoch},
+            how={
+                **asdict(course),
+                **{"seed": seed, "epochs_run": fitted.epochs, "best_epoch": fitted.best_epoch},
+                **{"model": model_key(store.settings()), "labels_key": labels_key(labels)},
+                "left_out": list((lost | fitted.unreadable).values()),
+            },
             accuracy=fitted.accuracy,
             recall=recall,
             counts=class_counts(trusted, len(recall)),
@@ -177,11 +191,21 @@ def judge(store: Store, data: Path | None, running: Running) -> Score:
 
 
 def _device(running: Running) -> torch.device:
-    if running.device != "auto":
-        return torch.device(running.device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if running.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return check_device(running.device)
 
 
 def _join(running: Running) -> torch.device:
     own = distributed.join()
-    return own if running.device == "auto" else torch.device(running.device)
+    return own if running.device == "auto" else check_device(running.device)
+
+
+def check_device(name: str) -> torch.device:
+    """The device of that name, if there is one."""
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except Exception as error:
+        raise ArgumentError(f"There is no device {name!r} here: {str(error).splitlines()[0]}") from error
+    return device

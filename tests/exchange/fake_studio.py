@@ -76,7 +76,7 @@ class Answering(BaseHTTPRequestHandler):
             return self._say(401, {"detail": "Invalid token."})
         if self.path == "/api/projects/":
             self.server.projects.append(json.loads(body))
-            return self._say(201, {"id": 1})
+            return self._say(201, {"id": len(self.server.projects)})
         if "commit_to_project=false" in self.path:
             return self._upload(body)
         self.server.tasks += json.loads(body)

@@ -42,7 +42,7 @@ def test_an_image_is_known_by_number_path_or_hash(store: Store) -> None:
 
 def test_a_spreadsheet_may_have_its_way_with_a_table(store: Store) -> None:
     first, second = asked(store)[:2]
-    assert take_csv(store, f"\ufeffID;Label\r\n{first};cat\r\n\r\n{second};\r\n").count == 1
+    assert take_csv(store, f"\ufeffIMAGE;Label\r\n{first};cat\r\n\r\n{second};\r\n").count == 1
     assert take_csv(store, f"Image\tclass\twho\n{second}\tdog\tann").count == 1
     assert answers(store) == {(first, "me", "class", 0), (second, "ann", "class", 1)}
 

@@ -13,7 +13,8 @@ from rarefish.exchange.exports import FORMS, export
 from rarefish.exchange.imports import READERS, import_labels
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.answers import answer
-from rarefish.workspace.indexing import index, list_pool, list_trusted
+from rarefish.workspace.indexing import index
+from rarefish.workspace.listing import list_pool, list_trusted
 from rarefish.workspace.store import Store, create_store
 from tests.exchange.labeled import answers, asked, make_labeled, rows
 from tests.workspaces import draw, make_workspace
@@ -137,6 +138,24 @@ def test_a_failed_export_leaves_nothing(labeled: Store, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="Put it back"):
             export(labeled, "labels", form, out / form)
     assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["imagefolder", "fiftyone", "huggingface"])
+def test_a_file_that_changed_is_left_out(labeled: Store, twin: Store, tmp_path: Path, form: str) -> None:
+    """Or the new picture would go under the label of the old one."""
+    pool, told = tmp_path / "a" / "pool", list[str]()
+    draw(pool / "image 00000.png", 2, 555)
+    os.utime(pool / "image 00001.png")  # another time, the same content
+    made = export(labeled, "labels", form, tmp_path / "made", tell=told.append)
+    assert told == ["image 00000.png changed since it was indexed. Put the file of then back."]
+    assert not import_labels(twin, form, made, "me").unknown
+    assert settled(twin) == {image: number for image, number in settled(labeled).items() if image != asked(labeled)[0]}
+    with pytest.warns(UserWarning, match="00000.png changed"):
+        export(labeled, "labels", form, tmp_path / "made")
+    for file in pool.iterdir():
+        draw(file, 1, int(file.stem[-3:]) + 600)
+    with pytest.raises(DataError, match="All 8 images changed"):
+        export(labeled, "labels", form, tmp_path / "none")
 
 
 def test_mistaken_words_are_met_with_the_nearest(labeled: Store, tmp_path: Path) -> None:

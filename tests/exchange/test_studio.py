@@ -10,13 +10,14 @@ from PIL import Image
 from rarefish.errors import ArgumentError, DataError
 from rarefish.exchange import studio as module
 from rarefish.exchange.calls import Server, call
-from rarefish.exchange.studio import pull, push
+from rarefish.exchange.studio import last_project, pull, push
 from rarefish.workspace.answers import answer
-from rarefish.workspace.indexing import index, list_pool
+from rarefish.workspace.indexing import index
+from rarefish.workspace.listing import list_pool
 from rarefish.workspace.store import Store
 from tests.exchange.fake_studio import LEGACY, PERSONAL, Studio, running
 from tests.exchange.labeled import answers, asked, rows
-from tests.workspaces import add_round, make_workspace
+from tests.workspaces import add_round, draw, make_workspace
 
 
 @pytest.fixture
@@ -67,11 +68,26 @@ def test_only_what_is_open_and_not_there_is_sent(studio: Studio, store: Store) -
 def test_a_push_that_broke_down_is_gone_on_with(studio: Studio, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FILES", 2)
     studio.fails_after = 4
-    with pytest.raises(DataError, match="500, out of order"):
+    with pytest.raises(DataError, match=r"500, out of order. 4 of 6 images are in project 1: push again"):
         push(store, studio.url, LEGACY)
     studio.fails_after = None
-    assert push(store, studio.url, LEGACY, 1).sent == 2
+    assert push(store, studio.url, LEGACY, last_project(store, studio.url)).sent == 2 and len(studio.projects) == 1
     assert [task["meta"]["rarefish"]["image"] for task in studio.tasks] == asked(store)
+
+
+def test_a_project_is_remembered_for_its_server_only(studio: Studio, store: Store) -> None:
+    push(store, studio.url + "/", LEGACY)
+    port = studio.server_address[1]
+    same = [studio.url, f"{studio.url}/", f"HTTP://127.0.0.1:{port}"]
+    assert [last_project(store, url) for url in same] == [1, 1, 1]
+    assert [last_project(store, url) for url in (f"http://127.0.0.1:{port}/studio", "http://example.org")] == [None] * 2
+
+
+def test_a_file_that_changed_is_not_sent(studio: Studio, store: Store) -> None:
+    draw(Path(store.settings()["pool_root"]) / "image 00002.png", 0, 555)
+    done = push(store, studio.url, LEGACY)
+    assert (done.sent, len(done.left_out)) == (5, 1) and "image 00002.png changed since" in done.left_out[0]
+    assert asked(store)[2] not in [task["meta"]["rarefish"]["image"] for task in studio.tasks]
 
 
 def test_an_access_token_that_ran_out_is_renewed(studio: Studio) -> None:

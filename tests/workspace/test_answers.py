@@ -145,3 +145,22 @@ def test_rounds_are_asked_one_after_another(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=4, picks=2)
     add_round(store, 2)
     assert [(task.round, task.rank) for task in take(store, "ann", 9)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_more_or_fewer_people_open_and_close_images_at_once(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, picks=3)
+    for task in take(store, "ann", 2):
+        answer(store, task.image, "ann", "class", 0, f"t{task.rank}")
+    answers.ask_people(store, 2)
+    assert progress(store).open == 3 and len(take(store, "bob", 9)) == 3 and not verify(store)
+    answers.ask_people(store, 1)
+    assert progress(store).open == 1 and not verify(store)
+
+
+def test_a_skip_does_not_take_an_answer_back(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=1, picks=1)
+    image = take(store, "ann")[0].image
+    answer(store, image, "ann", "class", 0, "t")
+    with pytest.raises(LabelError, match="a skip would take that back"):
+        answer(store, image, "ann", "skip", None, "s")
+    assert settled(store) == {image: 0}

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from rarefish.errors import ArgumentError, DataError
-from rarefish.workspace.indexing import index, list_pool, list_trusted, look, show
+from rarefish.errors import ArgumentError, DataError, WorkspaceError
+from rarefish.workspace.indexing import index, look, show
+from rarefish.workspace.listing import list_pool, list_trusted, name_classes
 from rarefish.workspace.store import create_store, open_store
 from rarefish.workspace.verifying import verify
 from tests.workspaces import CLASSES, draw, make_images, make_workspace
@@ -70,7 +71,7 @@ def test_manifests(tmp_path: Path) -> None:
     with store.reading() as connection:
         rows = connection.execute("SELECT class FROM image WHERE part = 'validation'").fetchall()
     assert [row["class"] for row in rows] == [0, 1]
-    with pytest.raises(DataError, match="it needs label, path"):
+    with pytest.raises(DataError, match="it needs path, label"):
         list_trusted(tmp_path / "pool.csv")
     with pytest.raises(DataError, match="There is no"):
         list_pool(tmp_path / "nowhere.csv")
@@ -105,7 +106,8 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     make_images(tmp_path, pool=2_500, trusted=1)
     create_store(tmp_path / "work", CLASSES)
     script = (
-        "import sys; from pathlib import Path; from rarefish.workspace.indexing import index, list_pool\n"
+        "import sys; from pathlib import Path; from rarefish.workspace.indexing import index\n"
+        "from rarefish.workspace.listing import list_pool\n"
         "from rarefish.workspace.store import open_store\n"
         "if __name__ == '__main__':\n"
         "    index(open_store(Path(sys.argv[1])), 'pool', *list_pool(Path(sys.argv[2])), shown=False)"
@@ -125,3 +127,76 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert 0 < count() <= 2_500 and not verify(store)
     found = index(store, "pool", *list_pool(tmp_path / "pool"), shown=False)
     assert found.taken == count() == 2_500
+
+
+def test_a_file_that_was_mended_or_changed_is_taken_in_again(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=3, trusted=1)
+    bad = tmp_path / "pool" / "bad.png"
+    bad.write_bytes(b"no image")
+    store = create_store(tmp_path / "work", CLASSES)
+    assert index(store, "pool", *list_pool(tmp_path / "pool"), shown=False).taken == 3
+    draw(bad, 1, 77)
+    draw(tmp_path / "pool" / "image 00000.png", 2, 78)
+    again = index(store, "pool", *list_pool(tmp_path / "pool"), shown=False)
+    assert again.taken == 4 and again.new == 2 and not verify(store)
+    bad.unlink()
+    gone = index(store, "pool", *list_pool(tmp_path / "pool"), shown=False)
+    assert gone.taken == 3 and gone.left_out["unreadable"][1] == ("bad.png: is gone",) and not verify(store)
+
+
+def test_a_moved_folder_is_found_and_another_one_refused(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=4, trusted=1)
+    (tmp_path / "pool").rename(tmp_path / "moved")
+    assert index(store, "pool", *list_pool(tmp_path / "moved"), shown=False).new == 0 and not verify(store)
+    for number in range(2):
+        draw(tmp_path / "other" / f"image {number:05d}.png", 2, 5 + number, size=30)
+    with pytest.raises(WorkspaceError, match="is another folder"):
+        index(store, "pool", *list_pool(tmp_path / "other"), shown=False)
+    assert store.settings()["pool_root"].endswith("moved")
+
+
+def test_a_pool_image_that_becomes_trusted_is_no_longer_used(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, trusted=1, picks=1)
+    (tmp_path / "validation" / "cat" / "new.png").write_bytes((tmp_path / "pool" / "image 00000.png").read_bytes())
+    index(store, "validation", *list_trusted(tmp_path / "validation"), shown=False)
+    with store.reading() as connection:
+        states = [row["state"] for row in connection.execute("SELECT state FROM image WHERE part = 'pool' ORDER BY id")]
+    assert states == ["trusted", "ready", "ready"] and not verify(store)
+
+
+def test_one_image_in_two_classes_is_refused(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=1, trusted=1)
+    (tmp_path / "validation" / "owl" / "x.png").write_bytes((tmp_path / "validation" / "cat" / "0.png").read_bytes())
+    store = create_store(tmp_path / "work", CLASSES)
+    with pytest.raises(DataError, match="cat/0.png and owl/x.png are the same image in two classes"):
+        index(store, "validation", *list_trusted(tmp_path / "validation"), shown=False)
+
+
+def test_links_empty_classes_and_hidden_files(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=1, trusted=2)
+    trusted = tmp_path / "validation"
+    (trusted / "owl").rename(tmp_path / "elsewhere")
+    (trusted / "owl").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "loop").symlink_to(tmp_path / "elsewhere")
+    (trusted / "yak").mkdir()
+    (trusted / ".hidden").mkdir()
+    draw(trusted / "cat" / "._shadow.png", 0, 3)
+    _, files = list_trusted(trusted)
+    assert len(files) == 6 and name_classes(trusted, files) == ["cat", "dog", "owl", "yak"]
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("path,label\na.png,cat\nb.png\n", "line 3: there is no label"),
+        ("path,label\n,cat\n", "line 2: there is no path"),
+        ("path,label\n" + "x" * 200_000 + ",cat\n", "field larger than field limit"),
+        ("\ufeffname,label\n", "has the columns name, label; it needs path, label"),
+    ],
+)
+def test_manifests_with_mistakes(tmp_path: Path, text: str, word: str) -> None:
+    (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=word):
+        list_trusted(tmp_path / "list.csv")
+    (tmp_path / "good.csv").write_text("\ufeffpath,label\na.png,cat\n", encoding="utf-8")
+    assert list_trusted(tmp_path / "good.csv")[1][0].label == "cat"

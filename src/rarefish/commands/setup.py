@@ -8,7 +8,7 @@ import click
 
 from rarefish.commands.options import json_option, parse_size, tell, workspace_argument
 from rarefish.errors import DataError
-from rarefish.workspace.store import FILE, Store, create_store, open_store
+from rarefish.workspace.store import FILE, Store, check_classes, create_store, open_store
 
 if TYPE_CHECKING:
     from rarefish.workspace.indexing import Indexed
@@ -35,14 +35,12 @@ REASONS = {
 @click.option(
     "--start",
     type=click.Choice(["random", "rotation"]),
-    default="random",
-    show_default=True,
-    help="Without weights: at random, or after learning to tell rotations of pool images.",
+    help="Without weights: at random, or after learning to tell rotations of pool images. [default: random]",
 )
 @click.option("--size", help="HEIGHTxWIDTH that images are brought to. [default: the model's]")
 @click.option("--mode", type=click.Choice(["RGB", "L"]), help="Colour or gray. [default: the model's]")
 @click.option("--layers", help="Names, with commas between. [default: chosen]")
-@click.option("--people", type=click.IntRange(1, 20), default=1, show_default=True, help="Answers each image needs.")
+@click.option("--people", type=click.IntRange(1, 20), help="Answers each image needs. [default: 1]")
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes that read images. [default: the cores]")
 @json_option
 def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_json: bool, **how: Any) -> None:
@@ -56,42 +54,56 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
     Example:
       rarefish init work --pool images --validation trusted --model resnet18
     """
-    from rarefish.workspace.indexing import index, list_pool, list_trusted
+    from rarefish.workspace.answers import ask_people
+    from rarefish.workspace.indexing import check_labels, index
+    from rarefish.workspace.listing import list_pool, list_trusted, name_classes
 
     root, trusted = list_trusted(validation)
-    names = [name.strip() for name in classes.split(",")] if classes else sorted({str(f.label) for f in trusted})
     pool_root, files = list_pool(pool)
     if not files:
         raise DataError(f"{pool} has no images.")
+    before = open_store(workspace) if is_workspace(workspace) else None
+    known = before.classes() if before else name_classes(validation, trusted)
+    names = [name.strip() for name in classes.split(",")] if classes else known
+    check_classes(names)
+    check_labels(trusted, names)
+    settings = new_settings(before.settings() if before else {}, how)
+    if settings.get("model"):
+        from rarefish.standing import build
+
+        build(settings, len(names))
     store = create_store(workspace, names)
-    settings = check_settings(how)
     seen = index(store, "validation", root, trusted, jobs=how["jobs"] or 0)
     found = index(store, "pool", pool_root, files, jobs=how["jobs"] or 0)
     store.set(**settings)
+    if how["people"]:
+        ask_people(store, how["people"])
     if not (seen.taken and found.taken):
         raise DataError(f"No image of {pool if seen.taken else validation} can be used.")
+    empty = sorted(set(names) - {f.label for f in trusted})
     words = [
         f"{seen.taken:,} validation images of {len(names)} classes, {found.taken:,} pool images: {workspace.resolve()}",
         *describe("validation", seen),
         *describe("pool", found),
+        *([f"  Classes without a validation image, which cannot be asked for: {', '.join(empty)}"] if empty else []),
         f"Next: rarefish next {workspace}",
     ]
     told = {"validation": _plain(seen), "pool": _plain(found), "classes": names, "workspace": str(workspace.resolve())}
     tell(as_json, told, "\n".join(words))
 
 
-def check_settings(how: dict[str, Any]) -> dict[str, Any]:
-    """What the store keeps of the options, once they are known to make sense."""
-    settings: dict[str, Any] = {"people_per_image": how["people"], "start": how["start"], "mode": how["mode"]}
-    if how["size"]:
-        settings["size"] = list(parse_size(how["size"]))
-    if how["layers"]:
-        settings["layers"] = [name.strip() for name in how["layers"].split(",")]
-    if how["model"]:
-        settings["model"] = how["model"]
-    if how["weights"]:
-        settings["weights"] = str(how["weights"].resolve())
-    return settings
+def new_settings(before: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    """What the store is to keep: what was given and, of the same model, what was there before."""
+    address = how["model"]
+    if address and address.partition(":")[0].endswith(".py"):
+        file, _, function = address.rpartition(":")
+        address = f"{Path(file).resolve()}:{function}"
+    given: dict[str, Any] = {"model": address, "mode": how["mode"], "start": how["start"]}
+    given["size"] = list(parse_size(how["size"])) if how["size"] else None
+    given["layers"] = [name.strip() for name in how["layers"].split(",")] if how["layers"] else None
+    given["weights"] = str(how["weights"].resolve()) if how["weights"] else None
+    is_same = not address or address == before.get("model")
+    return {name: value or (before.get(name) if is_same else None) for name, value in given.items()}
 
 
 def describe(part: str, found: "Indexed") -> list[str]:
@@ -145,8 +157,7 @@ def next_step(found: dict[str, Any]) -> str:
     """select, label or train: the obvious one."""
     if found["progress"]["open"]:
         return "label"
-    learned = found["trainings"][-1]["labels_spent"] if found["trainings"] else 0
-    return "train" if found["progress"]["settled"] > learned else "select"
+    return "train" if found["progress"]["settled"] and not found["is_trained"] else "select"
 
 
 @click.command()
@@ -171,13 +182,14 @@ def is_workspace(folder: Path) -> bool:
     return (folder / FILE).exists()
 
 
-def report_work(folder: Path, output: Path | None) -> None:
+def report_work(folder: Path, output: Path | None, as_json: bool) -> None:
     """`rarefish report WORKSPACE`."""
+    from rarefish.opening import printable
     from rarefish.report.work import headline, rare_of, write_work_report
     from rarefish.workspace.summary import summarize
 
     store = open_store(folder)
-    path = write_work_report(store, output or folder / "report", f"rarefish report {folder}")
+    path = write_work_report(store, output or folder / "report", f"rarefish report {printable(str(folder))}")
     found = summarize(store)
-    click.echo(path.resolve())
-    click.echo(headline(found, *rare_of(found)))
+    sentence = headline(found, *rare_of(found))
+    tell(as_json, {"path": str(path.resolve()), "sentence": sentence}, f"{path.resolve()}\n{sentence}")

@@ -1,6 +1,7 @@
 """What a workspace gives to other tools and takes from them."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,19 +38,19 @@ def export_(store: Store, what: str, form: str, output: Path, url_prefix: str, a
     """
     from rarefish.exchange.exports import export
 
-    path = export(store, what, form, output, url_prefix=url_prefix)
-    tell(as_json, {"path": str(path.resolve()), "format": form, "what": what}, str(path.resolve()))
+    left_out: list[str] = []
+    path = str(export(store, what, form, output, url_prefix=url_prefix, tell=left_out.append).resolve())
+    found = {"path": path, "format": form, "what": what, "left_out": left_out}
+    tell(as_json, found, "\n".join([path, *some_of("left out", left_out)]))
 
 
 @click.command(name="import")
 @workspace_argument
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--format", "form", type=click.Choice(FORMS), default="csv", show_default=True)
-@click.option(
-    "--who", default="imported", show_default=True, help="Whose labels they are, where the file does not say."
-)
+@click.option("--who", help="Whose labels they are, where the file does not say. [default: imported]")
 @json_option
-def import_(store: Store, source: Path, form: str, who: str, as_json: bool) -> None:
+def import_(store: Store, source: Path, form: str, who: str | None, as_json: bool) -> None:
     """Take labels in from another tool; the same file twice adds nothing.
 
     \b
@@ -65,11 +66,17 @@ def import_(store: Store, source: Path, form: str, who: str, as_json: bool) -> N
 def words_of(found: "Imported") -> str:
     """What came of a file, in some lines."""
     lines = [f"{found.count} labels are new, {found.already} were there already."]
-    for what, said in (("left out", found.unknown), ("not taken, for a later answer stands", found.conflicts)):
-        if said:
-            lines += [f"{len(said)} {what}:", *(f"  {sentence}" for sentence in said[:FEW])]
-            lines += [f"  … and {len(said) - FEW} more"] if len(said) > FEW else []
+    lines += some_of("left out", found.unknown)
+    lines += some_of("not taken, for a later answer stands", found.conflicts)
     return "\n".join(lines)
+
+
+def some_of(what: str, said: Sequence[str]) -> list[str]:
+    """How many sentences there are, and some of them; nothing where there are none."""
+    if not said:
+        return []
+    more = [f"  … and {len(said) - FEW} more"] if len(said) > FEW else []
+    return [f"{len(said)} {what}:", *(f"  {sentence}" for sentence in said[:FEW]), *more]
 
 
 @click.group()
@@ -86,7 +93,7 @@ def studio_options(command: Any) -> Any:
     for option in (
         click.option("--url", required=True, help="Of the server."),
         click.option("--token", help="[default: the variable LABEL_STUDIO_TOKEN]"),
-        click.option("--project", type=int, help="Its number. [default: the last one; without one, push makes one]"),
+        click.option("--project", type=int, help="Its number. [default: the last one on that server]"),
     ):
         command = option(command)
     return command
@@ -95,8 +102,9 @@ def studio_options(command: Any) -> Any:
 @studio.command()
 @workspace_argument
 @studio_options
+@click.option("--new", "is_new", is_flag=True, help="Make another project. [default: only where there is none yet]")
 @json_option
-def push(store: Store, url: str, token: str | None, project: int | None, as_json: bool) -> None:
+def push(store: Store, url: str, token: str | None, project: int | None, is_new: bool, as_json: bool) -> None:
     """Send the images that wait for labels, with the model's guesses.
 
     \b
@@ -105,11 +113,13 @@ def push(store: Store, url: str, token: str | None, project: int | None, as_json
     """
     from rarefish.exchange import studio as server
 
-    project = project or store.settings().get("studio_project")
+    if is_new and project is not None:
+        raise ArgumentError(f"--new makes a project, --project {project} takes one that is there. Leave one out.")
+    if project is None and not is_new:
+        project = server.last_project(store, url)
     sent = server.push(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project)
-    store.set(studio_project=sent.project)
     words = f"{sent.sent} images sent, {sent.already} were there already: {sent.url} (project {sent.project})"
-    tell(as_json, asdict(sent), words)
+    tell(as_json, asdict(sent), "\n".join([words, *some_of("left out", sent.left_out)]))
 
 
 @studio.command()
@@ -128,8 +138,11 @@ def pull(store: Store, url: str, token: str | None, project: int | None, who: st
     """
     from rarefish.exchange import studio as server
 
-    project = project or store.settings().get("studio_project")
     if project is None:
-        raise ArgumentError("Which project? Give --project NUMBER, as its address in Label Studio has it.")
+        project = server.last_project(store, url)
+    if project is None:
+        raise ArgumentError(
+            f"Which project? Nothing was pushed to {url}. Give --project NUMBER, as its address in Label Studio has it."
+        )
     found = server.pull(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project, who)
     tell(as_json, asdict(found), words_of(found))

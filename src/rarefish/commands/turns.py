@@ -22,7 +22,7 @@ def course_options(command: Any) -> Any:
         ),
         click.option("--flips/--no-flips", default=None, help="Mirror images now and then. [default: yes]"),
         click.option("--balanced/--no-balanced", default=None, help="Show all classes equally often. [default: yes]"),
-        click.option("--seed", type=int, default=0, show_default=True),
+        click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True),
     ):
         command = option(command)
     return command
@@ -63,7 +63,9 @@ def training_words(done: dict[str, Any], classes: list[str], recall: list[float 
     worst = ", ".join(f"{name} {value:.0%}" for value, name in sorted(known)[:5])
     mean = sum(value for value, _ in known) / max(1, len(known))
     found = f"accuracy {done['accuracy']:.1%}, mean recall {mean:.1%}; least: {worst}"
-    return f"Trained on {done['labels_spent']} labels. On the validation set: {found}."
+    lost = json.loads(done["how"]).get("left_out", [])
+    without = f", but for {len(lost)} whose image cannot be read, such as {lost[0]}" if lost else ""
+    return f"Trained on {done['labels_spent']} labels{without}. On the validation set: {found}."
 
 
 def make_running(how: dict[str, Any]) -> Any:
@@ -108,18 +110,20 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
     "--allow-remote", is_flag=True, help="Other addresses than this machine's own; the token is the only key."
 )
 @click.option("--token", help="Instead of a random one.")
+@click.option("--name", "names", multiple=True, help="Another name of this machine, of a proxy for instance.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
-def label(store: Store, host: str, port: int, allow_remote: bool, token: str | None, open_page: bool) -> None:
+@json_option
+def label(store: Store, open_page: bool, as_json: bool, **how: Any) -> None:
     """Label what the last rounds chose, in the browser, by keyboard. Ends with ctrl+c; every answer is kept at once.
 
     \b
     Example:
       rarefish label work --open
     """
-    run_page(store, host=host, port=port, allow_remote=allow_remote, token=token, open_page=open_page)
+    run_page(store, open_page=open_page, as_json=as_json, **how)
 
 
-def run_page(store: Store, *, open_page: bool, **how: Any) -> None:
+def run_page(store: Store, *, open_page: bool, as_json: bool = False, **how: Any) -> None:
     try:
         from rarefish.labeling.server import serve
     except ModuleNotFoundError as error:
@@ -128,7 +132,7 @@ def run_page(store: Store, *, open_page: bool, **how: Any) -> None:
     from rarefish.workspace.summary import summarize
 
     def ready(address: str) -> None:
-        click.echo(address)
+        tell(as_json, {"address": address}, address)
         if open_page:
             click.launch(address)
 
@@ -157,7 +161,7 @@ def next_(store: Store, budget: int, open_page: bool, as_json: bool, **how: Any)
         if as_json:
             tell(True, {"step": step, "open": summarize(store)["progress"]["open"]}, "")
         else:
-            run_page(store, open_page=open_page, host="127.0.0.1", port=0, allow_remote=False, token=None)
+            run_page(store, open_page=open_page)
     elif step == "train":
         done = run_training(store, how)
         recall = json.loads(done["recall"])
@@ -170,13 +174,14 @@ def next_(store: Store, budget: int, open_page: bool, as_json: bool, **how: Any)
 def select_round(workspace: Path, own: dict[str, Any], options: dict[str, Any]) -> None:
     """`rarefish select WORKSPACE`: what the workspace knows cannot be given once more."""
     twice = [name for name, given in own.items() if given]
+    twice += [f"--{name}" for name in ("weights", "strict", "compile") if options[name]]
     if twice:
         raise ArgumentError(f"A workspace has its own; leave out {', '.join(twice)}, or the workspace.")
     store = open_store(workspace)
     layers = tuple(name.strip() for name in options["layers"].split(",")) if options["layers"] else None
     number = run_selection(store, options["budget"], {**options, "layers": layers})
     if number:
-        click.echo(selection_words(store, number))
+        tell(options["as_json"], {"round": number}, selection_words(store, number))
 
 
 def run_selection(store: Store, budget: int, how: dict[str, Any]) -> int:

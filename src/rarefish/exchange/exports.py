@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from warnings import warn
 
 from rarefish.errors import ArgumentError, nearest
 from rarefish.exchange import coco, cvat, tables
@@ -11,7 +12,7 @@ from rarefish.exchange.cvat import write_cvat
 from rarefish.exchange.fiftyone import write_samples
 from rarefish.exchange.folders import write_folders
 from rarefish.exchange.huggingface import write_dataset
-from rarefish.exchange.items import Item, read_items
+from rarefish.exchange.items import Item, read_items, sift
 from rarefish.exchange.label_studio import write_tasks
 from rarefish.exchange.places import finished
 from rarefish.exchange.tables import write_table
@@ -25,28 +26,43 @@ class Form:
     write: Callable[[list[Item], list[str], Path], None]
     mark: bytes = b""
     """At the head of a file of this form; empty where the form is a folder."""
+    has_files: bool = False
+    """Whether the images themselves go along."""
 
 
 FORMS = {
     "csv": Form(write_table, tables.MARK),
-    "imagefolder": Form(write_folders),
+    "imagefolder": Form(write_folders, has_files=True),
     "coco": Form(write_coco, coco.MARK),
     "cvat": Form(write_cvat, cvat.MARK),
     "label-studio": Form(write_tasks),
-    "fiftyone": Form(write_samples),
-    "huggingface": Form(write_dataset),
+    "fiftyone": Form(write_samples, has_files=True),
+    "huggingface": Form(write_dataset, has_files=True),
 }
 
 
-def export(store: Store, what: str, form: str, target: Path, *, url_prefix: str = "") -> Path:
+def export(
+    store: Store,
+    what: str,
+    form: str,
+    target: Path,
+    *,
+    url_prefix: str = "",
+    tell: Callable[[str], object] = warn,
+) -> Path:
     """The file or folder, complete. `what` is "picks", all images that were asked about, or "labels", the answered.
 
     `url_prefix` stands before the images' paths where the form has addresses in the place of files; without one they
-    are local files of a Label Studio whose document root is the folder above the pool's.
+    are local files of a Label Studio whose document root is the folder above the pool's. Where the images themselves
+    go along, one whose file changed since it was indexed is left out, and `tell` gets a sentence on it.
     """
     if form not in FORMS:
         raise ArgumentError(f"There is no form {form!r}. {nearest(form, FORMS)}")
-    items = read_items(store, what, url_prefix)
+    items, changed = read_items(store, what, url_prefix), list[str]()
+    if FORMS[form].has_files:
+        items, changed = sift(items)
     with finished(target, FORMS[form].mark) as place:
         FORMS[form].write(items, store.classes(), place)
+    for sentence in changed:
+        tell(sentence)
     return target

@@ -10,7 +10,8 @@ from rarefish.exchange.found import Found, need, read_json
 from rarefish.exchange.items import Item
 from rarefish.exchange.names import spare, to_file, to_folders
 from rarefish.exchange.places import MARK, lay
-from rarefish.workspace.indexing import fingerprint, show, walk
+from rarefish.workspace.indexing import fingerprint, show
+from rarefish.workspace.listing import walk
 
 
 def write_folders(items: list[Item], classes: list[str], place: Path) -> None:

@@ -19,6 +19,7 @@ from rarefish.exchange.label_studio import read_tasks
 from rarefish.exchange.lookup import Unknown, find_class, find_image, odd_names
 from rarefish.exchange.tables import read_table
 from rarefish.opening import printable
+from rarefish.workspace.agreement import settled
 from rarefish.workspace.answers import check_name, record
 from rarefish.workspace.store import Store, now
 
@@ -31,6 +32,10 @@ READERS: dict[str, Callable[[Path, list[str]], Iterator[Found]]] = {
     "fiftyone": read_samples,
     "huggingface": read_dataset,
 }
+NAMELESS = "imported"
+"""Who gave labels of which nobody says it."""
+BARE = ("imagefolder", "cvat")
+"""Forms without a place for our own fields: any such file may be an export of ours."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,11 @@ class Label:
     ticket: str
 
 
-def import_labels(store: Store, form: str, source: Path, who: str) -> Imported:
-    """Takes a file's labels in; `who` gave those of which the file does not say it."""
+def import_labels(store: Store, form: str, source: Path, who: str | None = None) -> Imported:
+    """Takes a file's labels in; `who` gave those of which the file does not say it.
+
+    Without `who`, such a label of ours that says what most people say is no vote of its own: it is there already.
+    """
     if form not in READERS:
         raise ArgumentError(f"There is no form {form!r}. {nearest(form, READERS)}")
     if not source.exists():
@@ -69,10 +77,13 @@ def import_labels(store: Store, form: str, source: Path, who: str) -> Imported:
     return take_in(store, form, READERS[form](source, store.classes()), who)
 
 
-def take_in(store: Store, form: str, found: Iterable[Found], who: str) -> Imported:
+def take_in(store: Store, form: str, found: Iterable[Found], who: str | None = None) -> Imported:
     """The same of labels from anywhere; they are all read before the store is touched."""
-    check_name(who)
+    name = NAMELESS if who is None else who
+    check_name(name)
     found, settings, classes = list(found), store.settings(), store.classes()
+    known = settled(store) if who is None else {}
+    already = 0
     labels: list[Label] = []
     unknown: list[str] = []
     with store.writing() as connection:
@@ -80,13 +91,22 @@ def take_in(store: Store, form: str, found: Iterable[Found], who: str) -> Import
         for one in found:
             try:
                 image = find_image(connection, one, settings.get("pool_root", ""), odd)
-                labels.append(_to_label(one, image, find_class(one, classes), one.who or who, form))
+                number = find_class(one, classes)
+                if number is not None and known.get(image) == number and _is_echo(one, form):
+                    already += 1
+                else:
+                    labels.append(_to_label(one, image, number, one.who or name, form))
             except Unknown as reason:
                 unknown.append(f"{printable(one.where)}: {reason}")
         labels, conflicts = _without_clashes(labels)
         outcomes = [_take(connection, label) for label in labels]
     told = [outcome for outcome in outcomes if isinstance(outcome, str)]
-    return Imported(outcomes.count(True), outcomes.count(False), tuple(unknown), (*conflicts, *told))
+    return Imported(outcomes.count(True), already + outcomes.count(False), tuple(unknown), (*conflicts, *told))
+
+
+def _is_echo(one: Found, form: str) -> bool:
+    """Whether it may be what we exported ourselves, with nobody's name on it."""
+    return not one.who and (form in BARE or (one.image is not None and bool(one.hash)))
 
 
 def _to_label(one: Found, image: int, number: int | None, who: str, form: str) -> Label:
@@ -119,17 +139,29 @@ def _without_clashes(labels: list[Label]) -> tuple[list[Label], list[str]]:
 
 def _take(connection: sqlite3.Connection, label: Label) -> bool | str:
     """Whether it is new, or a sentence on why it was left out."""
-    stands = connection.execute(
-        "SELECT * FROM standing WHERE image = ? AND who = ?", (label.image, label.who)
-    ).fetchone()
+    whose = (label.image, label.who)
+    stands = connection.execute("SELECT * FROM standing WHERE image = ? AND who = ?", whose).fetchone()
     if stands and (stands["answer"], stands["class"]) == (label.answer, label.number):
         return False
     was_here = connection.execute("SELECT 1 FROM label WHERE ticket = ?", (label.ticket,)).fetchone()
     if was_here:
         what = "answered otherwise" if stands else "taken back"
         return f"{label.where}: {label.who} has {what} since this was imported. The later answer stays."
-    if stands and label.made_at and label.made_at < stands["made_at"]:
-        return f"{label.where}: {label.who} answered otherwise at {stands['made_at']}. The later answer stays."
+    if stands and label.answer == "skip":
+        return f"{label.where}: {label.who} has answered image {label.image}, which a skip does not take back."
+    last = connection.execute("SELECT * FROM label WHERE image = ? AND who = ? ORDER BY id DESC", whose).fetchone()
+    if last and last["answer"] == "undo" and _is_undone(connection, label, last):
+        return f"{label.where}: {label.who} took this back at {last['made_at']}. Answer anew, or give it a later time."
+    if last and label.made_at and label.made_at < last["made_at"]:
+        return f"{label.where}: {label.who} answered otherwise at {last['made_at']}. The later answer stays."
     made_at = min(label.made_at or now(), now())  # another machine's clock may be ahead
     record(connection, label.image, label.who, label.answer, label.number, label.ticket, made_at=made_at)
     return True
+
+
+def _is_undone(connection: sqlite3.Connection, label: Label, undo: sqlite3.Row) -> bool:
+    """Whether it is from before the undo; one without a time is, if it says what was taken back."""
+    if label.made_at:
+        return label.made_at <= undo["made_at"]
+    was = connection.execute("SELECT answer, class FROM label WHERE id = ?", (undo["undoes"],)).fetchone()
+    return (was["answer"], was["class"]) == (label.answer, label.number)

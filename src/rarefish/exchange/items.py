@@ -5,12 +5,14 @@ import os
 import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from rarefish.errors import ArgumentError, DataError, nearest
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
+from rarefish.workspace.verifying import has_changed
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Item:
     url: str
     """Its address, for tools that fetch images."""
     hash: str
+    num_bytes: int
+    modified: int
+    """Size and time of the file when it was indexed, as hash is of its content."""
     width: int
     height: int
     round: int
@@ -65,8 +70,9 @@ WHAT = {
 """Every image that was asked about, or those with an answer."""
 
 ITEMS = """
-SELECT pick.*, image.path, image.hash, image.width, image.height, center.class AS center_class FROM pick
-JOIN image ON image.id = pick.image LEFT JOIN image AS center ON center.id = pick.center
+SELECT pick.*, image.path, image.hash, image.bytes AS num_bytes, image.modified, image.width, image.height,
+center.class AS center_class FROM pick JOIN image ON image.id = pick.image
+LEFT JOIN image AS center ON center.id = pick.center
 WHERE {} ORDER BY pick.round, pick.rank
 """
 
@@ -88,13 +94,37 @@ def read_items(store: Store, what: str, url_prefix: str = "") -> list[Item]:
     return [_to_item(row, root, prefix, classes, labels.get(row["image"]), said[row["image"]]) for row in rows]
 
 
+def sift(items: list[Item]) -> tuple[list[Item], list[str]]:
+    """The images whose files are what was indexed, and a sentence on each other: people labeled another file there."""
+    changed = [item for item in items if _has_changed(item)]
+    if items and len(changed) == len(items):
+        raise DataError(
+            f"All {len(items)} images changed since they were indexed, such as {show(items[0].path)}. "
+            "Put the files of then back."
+        )
+    told = [f"{show(item.path)} changed since it was indexed. Put the file of then back." for item in changed]
+    left_out = {item.image for item in changed}
+    return [item for item in items if item.image not in left_out], told
+
+
 def content(item: Item) -> bytes:
     """The bytes of the image's file."""
     try:
         with open(item.file, "rb") as file:
             return file.read()
     except OSError as error:
-        raise DataError(f"{show(item.file)} cannot be read: {error.strerror}. Put it back, or index anew.") from error
+        raise _unreadable(item, error) from error
+
+
+def _has_changed(item: Item) -> bool:
+    try:
+        return has_changed(Path(os.fsdecode(item.file)), item.num_bytes, item.modified, item.hash)
+    except OSError as error:
+        raise _unreadable(item, error) from error
+
+
+def _unreadable(item: Item, error: OSError) -> DataError:
+    return DataError(f"{show(item.file)} cannot be read: {error.strerror or error}. Put it back, or index anew.")
 
 
 def _to_item(
@@ -103,7 +133,7 @@ def _to_item(
     def name(number: int | None) -> str | None:
         return None if number is None else classes[number]
 
-    same = ("image", "hash", "width", "height", "round", "rank", "similarity", "center")
+    same = ("image", "hash", "num_bytes", "modified", "width", "height", "round", "rank", "similarity", "center")
     return Item(
         **{field: row[field] for field in same},
         file=os.path.join(root, row["path"]),

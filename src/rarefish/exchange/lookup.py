@@ -25,15 +25,22 @@ def odd_names(connection: sqlite3.Connection) -> dict[str, list[int]]:
 
 
 def find_image(connection: sqlite3.Connection, one: Found, root: str, odd: dict[str, list[int]]) -> int:
-    """The image that was asked about: by number, which a hash confirms, else by hash, else by path."""
+    """The image that was asked about, by number, hash and path; those of them that are given must agree."""
+    path = one.path or b""
+    there = _by_path(connection, path, os.fsencode(root), odd) if path else set[int]()
     if one.image is not None:
         image = _by_number(connection, one.image, one.hash)
     elif one.hash:
         image = _by_hash(connection, one.hash)
-    elif one.path is not None:
-        image = _by_path(connection, one.path, os.fsencode(root), odd)
+    elif len(there) == 1:
+        image = min(there)
+    elif there:
+        raise Unknown(f"{show(path[:200])} may mean the images {', '.join(map(str, sorted(there)))}.")
     else:
         raise Unknown("it names no image.")
+    if there and not _hashes(connection, {image}) & _hashes(connection, there):
+        named = f"image {image}" if one.image is not None else f"the hash {one.hash[:40]}"
+        raise Unknown(f"{named} and {show(path[:200])} are two images of this workspace. Keep the one that is meant.")
     if not connection.execute("SELECT 1 FROM pick WHERE image = ?", (image,)).fetchone():
         raise Unknown(f"nobody asked about image {image}. Only images that a round chose can be labeled.")
     return image
@@ -75,19 +82,26 @@ def _by_hash(connection: sqlite3.Connection, hash_: str) -> int:
     return row["id"]
 
 
-def _by_path(connection: sqlite3.Connection, path: bytes, root: bytes, odd: dict[str, list[int]]) -> int:
+def _by_path(connection: sqlite3.Connection, path: bytes, root: bytes, odd: dict[str, list[int]]) -> set[int]:
+    """All that it may mean, one at least."""
+    if b"\0" in path:
+        raise Unknown(f"{show(path[:200])} is no path.")
     inside = os.path.normpath(os.path.join(root, path))
     below = os.path.relpath(inside, root)
-    if b"\0" in path or below == b".." or below.startswith(b"../"):
-        raise Unknown(f"{show(path[:200])} lies outside of the pool's folder {show(root)}.")
     found = _at(connection, path, below) | set(odd.get(os.fsdecode(path), ()))
     if not found and below.startswith(os.path.basename(root) + b"/"):  # as seen from the folder above the pool's
         found = _at(connection, below.partition(b"/")[2])
-    if len(found) > 1:
-        raise Unknown(f"{show(path[:200])} may mean the images {', '.join(map(str, sorted(found)))}.")
+    if not found and (below == b".." or below.startswith(b"../")):
+        raise Unknown(f"{show(path[:200])} lies outside of the pool's folder {show(root)}.")
     if not found:
         raise Unknown(f"the pool has no image {show(path[:200])}.")
-    return found.pop()
+    return found
+
+
+def _hashes(connection: sqlite3.Connection, images: set[int]) -> set[str]:
+    """Of their contents: copies of one image are the same."""
+    query = "SELECT hash FROM image WHERE id = ?"
+    return {row["hash"] for image in images for row in connection.execute(query, (image,))}
 
 
 def _at(connection: sqlite3.Connection, *paths: bytes) -> set[int]:

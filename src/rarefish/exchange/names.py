@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from rarefish.workspace.indexing import SUFFIXES
+from rarefish.workspace.listing import SUFFIXES
 
 LONGEST_FOLDER = 80
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import PurePath
 from typing import Any
+from urllib.parse import urlsplit
 
-from rarefish.errors import ArgumentError, DataError, list_some
+from rarefish.errors import ArgumentError, DataError, RarefishError, list_some
 from rarefish.exchange.calls import Server, call
 from rarefish.exchange.found import need, need_rows, ours
 from rarefish.exchange.imports import Imported, take_in
-from rarefish.exchange.items import Item, content, read_items
+from rarefish.exchange.items import Item, content, read_items, sift
 from rarefish.exchange.label_studio import CONTROL, find_answers, other_choices, to_config, to_task
 from rarefish.exchange.names import to_file
 from rarefish.opening import open_picture
@@ -32,28 +33,37 @@ class Pushed:
     sent: int
     already: int
     """Images that were in the project before."""
+    left_out: tuple[str, ...] = ()
+    """Sentences on images whose files changed since they were indexed."""
 
 
 def push(store: Store, url: str, token: str, project: int | None = None) -> Pushed:
     """Uploads the images that still need answers as tasks with predictions; a new project without a number.
 
-    A push that was cut short is gone on with: give it the project's number.
+    The workspace remembers the project as soon as there is one, and a push that was cut short is gone on with: give it
+    the number of `last_project`.
     """
     server, classes = Server(url, token), store.classes()
     items = [replace(item, said=()) for item in read_items(store, "picks") if item.is_open]
     if not items:
         raise DataError(f"Every image that was asked about is answered. Choose more: rarefish select {store.folder}")
+    items, changed = sift(items)
     if project is None:
         number, there = _create(server, store.folder.resolve().name, classes), set()
     else:
         _check(server, project, classes)
         number, there = project, _images(_tasks(server, project))
+    store.set(studio={"url": _plain(url), "project": number})  # before images are sent: that may fail half-way
     new = [item for item in items if (item.image, item.hash) not in there]
-    for batch in _batches(new):
-        addresses = _upload(server, number, batch)
-        tasks = [to_task(replace(item, url=addresses[item.image]), classes) for item, _, _ in batch]
-        call(server, f"/api/projects/{number}/import", tasks)
-    return Pushed(number, f"{url.rstrip('/')}/projects/{number}/data", len(new), len(items) - len(new))
+    _send(server, number, new, classes)
+    page = f"{url.rstrip('/')}/projects/{number}/data"
+    return Pushed(number, page, len(new), len(items) - len(new), tuple(changed))
+
+
+def last_project(store: Store, url: str) -> int | None:
+    """The number of the project on that server that the workspace was last pushed to."""
+    known = store.settings().get("studio", {})
+    return known.get("project") if known.get("url") == _plain(url) else None
 
 
 def pull(store: Store, url: str, token: str, project: int, who: str) -> Imported:
@@ -80,8 +90,22 @@ def _check(server: Server, project: int, classes: list[str]) -> None:
     if missing:
         raise ArgumentError(
             f"Project {project} has no choices named {CONTROL!r} with {list_some(missing)}. "
-            "Set it up with the labeling_config.xml of an export, or push without a project's number."
+            "Set it up with the labeling_config.xml of an export, or make another: push --new"
         )
+
+
+def _send(server: Server, project: int, items: list[Item], classes: list[str]) -> None:
+    sent = 0
+    try:
+        for batch in _batches(items):
+            addresses = _upload(server, project, batch)
+            tasks = [to_task(replace(item, url=addresses[item.image]), classes) for item, _, _ in batch]
+            call(server, f"/api/projects/{project}/import", tasks)
+            sent += len(batch)
+    except RarefishError as error:
+        raise type(error)(
+            f"{error} {sent} of {len(items)} images are in project {project}: push again to send the rest."
+        ) from error
 
 
 def _tasks(server: Server, project: int) -> list[dict[str, Any]]:
@@ -136,6 +160,12 @@ def _upload(server: Server, project: int, batch: list[tuple[Item, str, bytes]]) 
             raise DataError(f"{server.url} mixed its uploads up: {name} lies at {place or 'no place'}. Push again.")
         found[item.image] = f"/data/{place}"
     return found
+
+
+def _plain(url: str) -> str:
+    """The same for all spellings of a server's address."""
+    parts = urlsplit(url)
+    return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().rstrip("/")
 
 
 def _number(project: Any) -> int:

@@ -16,14 +16,13 @@ COLUMNS = (
 )
 MARK = ",".join(COLUMNS[:6]).encode()
 OTHER_WORDS = {
-    "id": "image",
     "file": "path",
     "file_name": "path",
     "filename": "path",
     "label": "class",
     "time": "made_at",
 }
-"""What other tables call our columns."""
+"""What other tables call our columns. A column id is none of them: it counts rows of some other table."""
 NOBODY = Said("", "", "", "")
 
 
@@ -37,7 +36,10 @@ def write_table(items: list[Item], classes: list[str], place: Path) -> None:
 
 
 def read_table(source: Path, classes: list[str]) -> Iterator[Found]:
-    """Rows with an answer. A row needs an image's number, path or hash, and a class or another answer."""
+    """Rows with an answer. A row needs an image's number, path or hash, and a class or another answer.
+
+    Where a row has several of the first they must name the same image, which is looked up later.
+    """
     text = read_bytes(source).decode("utf-8-sig", "surrogateescape")
     head = text.split("\n", 1)[0]
     delimiter = max(",;\t", key=head.count)
@@ -72,7 +74,7 @@ def _found(row: dict[str, str], where: str) -> Found:
     return Found(
         where,
         image=int(number) if number else None,
-        path=to_path(path) if path and not number else None,
+        path=to_path(path) if path else None,
         hash=row.get("hash", "").strip(),
         answer=row.get("answer", "").strip() or "class",
         name=row.get("class", "").strip(),

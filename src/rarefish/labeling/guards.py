@@ -61,10 +61,18 @@ def refuse(request: Request, token: str, hosts: frozenset[str]) -> Response | No
     return _refuse_post(request) if request.method == "POST" else None
 
 
+def place_of(origin: str) -> str:
+    """Host and port of an origin; empty where it is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
 def _refuse_post(request: Request) -> Response | None:
     headers = request.headers
     origin = headers.get("origin")
-    is_ours = origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    is_ours = origin is None or place_of(origin) == headers.get("host", "").lower()
     if not is_ours or headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return say(request, 403, "Only this server's own pages may write; this request came from another site.")
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

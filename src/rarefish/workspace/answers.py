@@ -131,6 +131,13 @@ def record(
         raise LabelError(f"Nobody asked about image {image}. Only images that a round chose can be labeled.")
     if number is not None and not connection.execute("SELECT 1 FROM class WHERE number = ?", (number,)).fetchone():
         raise LabelError(f"There is no class {number}.")
+    if (
+        kind == "skip"
+        and connection.execute(
+            "SELECT 1 FROM standing WHERE image = ? AND who = ? AND answer <> 'skip'", (image, who)
+        ).fetchone()
+    ):
+        raise LabelError(f"You have answered image {image}; a skip would take that back. Undo it, or answer anew.")
     done = connection.execute(
         "INSERT INTO label (image, round, who, made_at, answer, class, seconds, ticket) VALUES (?,?,?,?,?,?,?,?)",
         (image, pick["round"], who, made_at or now(), kind, number, seconds, ticket),
@@ -170,6 +177,13 @@ def progress(store: Store, who: str = "") -> Progress:
             connection.execute("SELECT who, count(*) FROM standing WHERE answer <> 'skip' GROUP BY who").fetchall()
         )
     return Progress(asked, still, people.get(who, 0), people, len(disagreements(store)))
+
+
+def ask_people(store: Store, number: int) -> None:
+    """From now on each image needs so many answers; which images are open follows at once."""
+    with store.writing() as connection:
+        connection.execute("INSERT OR REPLACE INTO setting VALUES ('people_per_image', ?)", (json.dumps(number),))
+        connection.execute("UPDATE pick SET is_open = " + IS_OPEN, (number,))
 
 
 def refresh(connection: sqlite3.Connection, image: int) -> None:

@@ -1,10 +1,9 @@
 """Image files taken into a workspace: hashed, looked at, and left out with a reason where that must be."""
 
-import csv
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -13,26 +12,17 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from rarefish.errors import ArgumentError, DataError, list_some
+from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
 from rarefish.opening import open_picture
 from rarefish.progress import track
+from rarefish.workspace.listing import Listed
 from rarefish.workspace.store import Store
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 AT_ONCE = 64
 MOST_BYTES = 1 << 30
 """Larger files are not images that a person labels."""
 FEW = 5
 """Names that a report gives."""
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A file that is to be taken in."""
-
-    path: bytes
-    """Relative to the part's root."""
-    label: str | None = None
 
 
 @dataclass(frozen=True)
@@ -58,57 +48,74 @@ class Indexed:
     """State -> how many, and some of them by name."""
 
 
-def list_pool(source: Path) -> tuple[Path, list[Listed]]:
-    """Root and files of a pool: all images below a folder, or those a CSV file names in its column path."""
-    if source.is_dir():
-        return source, [Listed(path) for path in walk(source)]
-    return source.parent, [Listed(os.fsencode(row["path"])) for row in _rows(source, {"path"})]
-
-
-def list_trusted(source: Path) -> tuple[Path, list[Listed]]:
-    """The same of a validation set: a folder with one folder a class, or a CSV file with path and label."""
-    if source.is_dir():
-        found = [Listed(path, os.fsdecode(path.split(b"/")[0])) for path in walk(source) if b"/" in path]
-        if not found:
-            raise DataError(f"{source} has no folders with images inside, one a class.")
-        return source, found
-    return source.parent, [Listed(os.fsencode(row["path"]), row["label"]) for row in _rows(source, {"path", "label"})]
-
-
-def walk(root: Path) -> list[bytes]:
-    """Every image below a folder, by name; links to folders are not followed."""
-    found, start = [], os.fsencode(root)
-    for folder, _, names in os.walk(start):
-        for name in names:
-            if os.path.splitext(name)[1].lower() in {suffix.encode() for suffix in SUFFIXES}:
-                found.append(os.path.relpath(os.path.join(folder, name), start))
-    return sorted(found)
-
-
 def index(
     store: Store, part: str, root: Path, files: Sequence[Listed], *, jobs: int = 0, shown: bool = True
 ) -> Indexed:
     """Takes files into the store; what is there already, by name, size and time, is not read again.
 
-    In transactions of some files each: a killed run goes on where it stopped.
+    In transactions of some files each: a killed run goes on where it stopped. A file that changed is looked at again,
+    unless people were asked about it: then it stays what it was, and is left out while it is another.
     """
     numbers = {name: number for number, name in enumerate(store.classes())}
-    strange = Counter(f.label for f in files if f.label is not None and f.label not in numbers)
-    if strange:
-        raise ArgumentError(f"The validation set has classes that were not named: {list_some(strange)}.")
+    check_labels(files, numbers)
+    check_root(store, part, root)
     store.set(**{f"{part}_root": os.fsdecode(os.path.abspath(root))})
+    start = os.fsencode(root)
     with store.reading() as connection:
-        query = "SELECT path, bytes, modified FROM image WHERE part = ?"
-        known = {bytes(path): (size, time) for path, size, time in connection.execute(query, (part,))}
-    fresh = [f for f in files if f.path not in known]
-    look_at = [os.path.join(os.fsencode(root), f.path) for f in fresh]
-    looked = track(_look_all(look_at, jobs), total=len(fresh), title=f"looking at the {part} images", shown=shown)
+        query = "SELECT path, bytes, modified, id IN (SELECT image FROM pick) AS is_asked FROM image WHERE part = ?"
+        known = {bytes(row["path"]): row for row in connection.execute(query, (part,))}
+    fresh = [f for f in files if f.path not in known or _is_other(os.path.join(start, f.path), known[f.path])]
+    looked = _look_all([os.path.join(start, f.path) for f in fresh], jobs)
+    looked = track(looked, total=len(fresh), title=f"looking at the {part} images", shown=shown)
     pairs = zip(fresh, looked, strict=True)
     while some := list(islice(pairs, 1000)):
         with store.writing() as connection:
             for file, look in some:
                 _add(connection, part, file, look, numbers)
+    _mark_gone(store, part, known.keys() - {f.path for f in files})
     return _summary(store, part, len(fresh))
+
+
+def check_labels(files: Iterable[Listed], known: Container[str]) -> None:
+    """Complains about classes that were not named."""
+    strange = Counter(f.label for f in files if f.label is not None and f.label not in known)
+    if strange:
+        raise ArgumentError(f"The validation set has classes that were not named: {list_some(strange)}.")
+
+
+def check_root(store: Store, part: str, root: Path) -> None:
+    """A folder that was moved is fine; another one would make all that is known unreadable."""
+    before = store.settings().get(f"{part}_root")
+    if before is None or Path(before) == Path(os.path.abspath(root)):
+        return
+    with store.reading() as connection:
+        query = "SELECT path, bytes FROM image WHERE part = ? AND state = 'ready' LIMIT 50"
+        known = connection.execute(query, (part,)).fetchall()
+    here = [(os.path.join(os.fsencode(root), row["path"]), row["bytes"]) for row in known]
+    there = sum(os.path.isfile(path) and os.path.getsize(path) == size for path, size in here)
+    if known and there < len(known) / 2:
+        raise WorkspaceError(
+            f"The {part} images of {store.folder} are in {before}; {root} is another folder. Put all of them below one "
+            "folder and name that, or make another workspace."
+        )
+
+
+def _is_other(path: bytes, known: sqlite3.Row) -> bool:
+    """Whether a known file is another by now and may be looked at again."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return not known["is_asked"] and (status.st_size, status.st_mtime_ns) != (known["bytes"], known["modified"])
+
+
+def _mark_gone(store: Store, part: str, paths: Iterable[bytes]) -> None:
+    with store.writing() as connection:
+        connection.executemany(
+            "UPDATE image SET state = 'unreadable', note = 'is gone', modified = 0 "
+            "WHERE part = ? AND path = ? AND id NOT IN (SELECT image FROM pick)",
+            [(part, path) for path in paths],
+        )
 
 
 def look(path: bytes) -> Looked:
@@ -147,24 +154,31 @@ def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Looked]:
 
 def _add(connection: sqlite3.Connection, part: str, file: Listed, look: Looked, numbers: dict[str, int]) -> None:
     state, note = "ready", ""
-    twins = connection.execute(
-        "SELECT part, path FROM image WHERE hash = ? AND state = 'ready'", (look.hash,)
-    ).fetchall()
-    own = next((row["path"] for row in twins if row["part"] == part), None)
+    number = numbers[file.label] if file.label is not None else None
+    query = "SELECT part, path, class FROM image WHERE hash = ? AND state = 'ready' AND NOT (part = ? AND path = ?)"
+    twins = connection.execute(query, (look.hash, part, file.path)).fetchall() if look.hash else []
+    own = next((row for row in twins if row["part"] == part), None)
     if look.problem:
         state, note = "unreadable", look.problem
     elif part == "pool" and any(row["part"] == "validation" for row in twins):
         state, note = "trusted", "the same image is in the validation set"
     elif own is not None:
-        state, note = "duplicate", f"the same image as {show(own)}"
+        if own["class"] != number:
+            raise DataError(f"{show(own['path'])} and {show(file.path)} are the same image in two classes. Remove one.")
+        state, note = "duplicate", f"the same image as {show(own['path'])}"
+    columns = ("part", "path", "hash", "bytes", "modified", "width", "height", "class", "state", "note")
+    values = (part, file.path, look.hash, look.bytes, look.modified, look.width, look.height, number, state, note)
     connection.execute(
-        "INSERT OR IGNORE INTO image (part, path, hash, bytes, modified, width, height, class, state, note)"
-        " VALUES (?,?,?,?,?,?,?,?,?,?)",
-        (
-            *(part, file.path, look.hash, look.bytes, look.modified, look.width, look.height),
-            *(numbers[file.label] if file.label is not None else None, state, note),
-        ),
+        f"INSERT INTO image ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+        f"ON CONFLICT (part, path) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns[2:])}",
+        values,
     )
+    if part == "validation" and state == "ready":
+        connection.execute(
+            "UPDATE image SET state = 'trusted', note = 'the same image is in the validation set' "
+            "WHERE part = 'pool' AND hash = ? AND state = 'ready'",
+            (look.hash,),
+        )
 
 
 def _summary(store: Store, part: str, new: int) -> Indexed:
@@ -184,14 +198,3 @@ def _summary(store: Store, part: str, new: int) -> Indexed:
 def show(path: bytes) -> str:
     """A name that can be printed, whatever bytes it has."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in path.decode("utf-8", "backslashreplace"))
-
-
-def _rows(manifest: Path, columns: set[str]) -> Iterable[dict[str, str]]:
-    if not manifest.exists():
-        raise DataError(f"There is no {manifest}.")
-    with manifest.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        reader = csv.DictReader(file)
-        if not columns <= set(reader.fieldnames or ()):
-            found, needed = list_some(reader.fieldnames or ()), ", ".join(sorted(columns))
-            raise DataError(f"{manifest} has the columns {found}; it needs {needed}.")
-        return list(reader)

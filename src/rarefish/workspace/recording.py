@@ -3,10 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from rarefish.errors import WorkspaceError
 from rarefish.workspace.store import Store, now
+
+MODEL_SETTINGS = ("model", "weights", "start", "size", "mode")
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,18 @@ def add_training(
 
 
 def latest_training(store: Store) -> dict[str, Any] | None:
+    """The last training of the model that the workspace has now."""
+    own = model_key(store.settings())
     with store.reading() as connection:
-        row = connection.execute("SELECT * FROM training ORDER BY id DESC LIMIT 1").fetchone()
-    return dict(row) if row else None
+        rows = connection.execute("SELECT * FROM training ORDER BY id DESC").fetchall()
+    return next((dict(row) for row in rows if json.loads(row["how"]).get("model", own) == own), None)
+
+
+def model_key(settings: dict[str, Any]) -> str:
+    """Tells a model from another: where its address, first weights or input differ, so do its trainings."""
+    return json.dumps({name: settings.get(name) for name in MODEL_SETTINGS})
+
+
+def labels_key(labels: dict[int, int]) -> str:
+    """Tells labels from others: a corrected one asks for a training too."""
+    return blake2b(repr(sorted(labels.items())).encode(), digest_size=8).hexdigest()

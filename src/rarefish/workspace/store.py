@@ -41,8 +41,8 @@ class Store:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        connection = self._connection()
         try:
+            connection = self._connection()
             connection.execute(begin)
             try:
                 yield connection
@@ -96,7 +96,10 @@ def create_store(folder: Path, classes: Sequence[str]) -> Store:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("models", "exports"):
         (folder / name).mkdir(exist_ok=True)
-    connection = connect(folder / FILE)
+    try:
+        connection = connect(folder / FILE)
+    except sqlite3.Error as error:
+        raise WorkspaceError(f"No workspace can be made in {folder}: {error}.") from error
     try:
         connection.execute("BEGIN IMMEDIATE")
         if not connection.execute("PRAGMA user_version").fetchone()[0]:

@@ -8,6 +8,7 @@ import numpy as np
 from rarefish.stopping import expect_gain, failing_classes
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.answers import progress
+from rarefish.workspace.recording import labels_key, latest_training
 from rarefish.workspace.store import Store
 
 
@@ -43,7 +44,14 @@ def summarize(store: Store) -> dict[str, Any]:
             "settled": len(labels),
         },
         "unlabeled": pool - len(picks),
+        "is_trained": is_trained(store, labels),
     }
+
+
+def is_trained(store: Store, labels: dict[int, int]) -> bool:
+    """Whether the model has learned from just these labels."""
+    last = latest_training(store)
+    return last is not None and json.loads(last["how"]).get("labels_key") == labels_key(labels)
 
 
 def outlook(trainings: list[dict[str, Any]], counts: list[int]) -> str | None:

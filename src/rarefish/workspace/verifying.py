@@ -37,7 +37,8 @@ LABELS: dict[str, str] = {
         "WHERE one.who <> other.who OR one.image <> other.image OR other.answer = 'undo'"
     ),
     "{} images that a round asked about are not in the pool.": (
-        "SELECT pick.image FROM pick JOIN image ON image.id = pick.image WHERE part <> 'pool' OR state <> 'ready'"
+        "SELECT pick.image FROM pick JOIN image ON image.id = pick.image "
+        "WHERE part <> 'pool' OR state NOT IN ('ready', 'trusted')"
     ),
     "{} rounds have gaps among their ranks.": (
         "SELECT round FROM pick GROUP BY round HAVING max(rank) + 1 <> count(*) OR min(rank) <> 0"
