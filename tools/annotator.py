@@ -12,9 +12,11 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from rarefish.workspace.answers import progress
 from rarefish.workspace.store import Store, open_store
 
 PLACE = "document.querySelector('#place').textContent"
@@ -45,8 +47,7 @@ def label_all(workspace: Path, answers: dict[str, str], shots: Path | None = Non
             page.wait_for_selector("#place:not(:empty)")
             if shots:
                 photograph(page, shots, "label")
-            count = answer_by_key(page, truth)
-            page.wait_for_function("() => document.querySelector('#done-text').textContent.startsWith('All ')")
+            count = answer_by_key(page, truth, store)
             if shots:
                 page.goto(address.split("/?")[0] + "/dashboard")
                 page.wait_for_selector("svg")
@@ -59,7 +60,7 @@ def label_all(workspace: Path, answers: dict[str, str], shots: Path | None = Non
     return count
 
 
-def answer_by_key(page: Any, truth: dict[int, str]) -> int:
+def answer_by_key(page: Any, truth: dict[int, str], store: Store) -> int:
     """Presses the key beside the right class until the page says that nothing is left."""
     from playwright.sync_api import TimeoutError
 
@@ -68,20 +69,32 @@ def answer_by_key(page: Any, truth: dict[int, str]) -> int:
         "b => [b.querySelector('span').textContent, b.querySelector('kbd')?.textContent]))"
     )
     is_done = "document.querySelector('#done').hidden === false"
-    for count in range(100_000):
+    count = 0
+    for _ in range(100_000):
         page.wait_for_function(f"() => {is_done} || (document.querySelector('#image').naturalWidth && {PLACE})")
         if page.is_visible("#done"):
-            return count
+            if is_all_there(store):
+                return count
+            continue  # the page was faster than the server: more images come
         place = page.inner_text("#place")
         key = keys[truth[int(place.split()[1])]].lower()
         while True:  # the page takes no answer before the image is seen
             page.keyboard.press(key)
             try:
                 page.wait_for_function(f"before => {is_done} || {PLACE} !== before", arg=place, timeout=500)
+                count += 1
                 break
             except TimeoutError:
                 continue
     raise AssertionError("The page never ends.")
+
+
+def is_all_there(store: Store, longest_s: float = 3) -> bool:
+    """Whether all answers are on disk, soon: the page moves on before they are."""
+    until = time.monotonic() + longest_s
+    while progress(store).open and time.monotonic() < until:
+        time.sleep(0.1)
+    return not progress(store).open
 
 
 def paths_of(store: Store) -> dict[int, str]:
