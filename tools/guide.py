@@ -1,6 +1,6 @@
 """The guide "ten minutes with your own images", command by command, with a simulated annotator at the real page.
 
-    python tools/guide.py [--folder FOLDER] [--shots FOLDER] [--images FOLDER]
+    python tools/guide.py [--folder FOLDER] [--shots FOLDER] [--images FOLDER] [--budget 40]
 
 Runs what stands in the guide's blocks in an empty folder; where it says `rarefish label`, tools/annotator.py sits down
 at the page. With --images another folder with pool, validation, test and answers.csv takes the place of the digits.
@@ -30,11 +30,15 @@ def commands() -> list[list[str]]:
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
 
 
-def follow(folder: Path, images: Path | None = None, shots: Path | None = None) -> dict[str, Any]:
+def follow(
+    folder: Path, images: Path | None = None, shots: Path | None = None, budget: str | None = None
+) -> dict[str, Any]:
     """The workspace's summary after the whole guide."""
     if images:
         (folder / "images").symlink_to(images.resolve())
     for command in commands():
+        if budget and "--budget" in command:
+            command[command.index("--budget") + 1] = budget
         print("$", shlex.join(command), flush=True)
         if command[:2] == ["rarefish", "label"]:
             with (folder / "images" / "answers.csv").open(newline="") as file:
@@ -64,11 +68,12 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--images", type=Path)
+    parser.add_argument("--budget", help="another than the guide's 40")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
         folder = arguments.folder or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
-        found = follow(folder, arguments.images, arguments.shots)
+        found = follow(folder, arguments.images, arguments.shots, arguments.budget)
         for training in found["trainings"]:
             print(training["labels_spent"], "labels: mean recall", round(training["balanced"], 3))
 
