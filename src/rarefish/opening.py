@@ -20,6 +20,8 @@ Source = Path | Opened
 """A file by its name, one that is open for reading bytes, or its bytes in memory."""
 MAX_PIXELS = 150_000_000
 """Larger images are refused by their header: half a gigabyte in colour, and below where Pillow itself gives up."""
+SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+"""Of files that are taken for images."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 """Pillow knows more, among them EPS, for which it would start another program."""
 ORIENTATION = 0x0112

@@ -12,9 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from rarefish.errors import ArgumentError, DataError, list_some
-from rarefish.opening import Source, open_picture, printable
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+from rarefish.opening import SUFFIXES, Source, open_picture, printable
 
 
 @dataclass(frozen=True)

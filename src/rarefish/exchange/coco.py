@@ -60,13 +60,5 @@ def _image(item: Item) -> dict[str, object]:
         "file_name": to_name(item.path),
         "width": item.width,
         "height": item.height,
-        "rarefish": {
-            "image": item.image,
-            "hash": item.hash,
-            "round": item.round,
-            "similarity": item.similarity,
-            "center": item.center,
-            "prediction": name,
-            "chance": chance,
-        },
+        "rarefish": {**item.own_fields, "prediction": name, "chance": chance},
     }

@@ -60,6 +60,12 @@ class Item:
         """The likeliest class with its chance; the model's guess where no chances are known."""
         return max(self.chances, key=lambda pair: pair[1]) if self.chances else (self.guess, None)
 
+    @property
+    def own_fields(self) -> dict[str, object]:
+        """What other tools carry along for us, so that the image is known again."""
+        names = ("image", "hash", "round", "similarity", "center")
+        return {name: getattr(self, name) for name in names}
+
 
 LOCAL = "/data/local-files/?d="
 """Label Studio's own address of files below its document root, which must lie above the pool's folder."""

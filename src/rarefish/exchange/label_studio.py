@@ -55,15 +55,7 @@ def to_task(item: Item, classes: list[str]) -> dict[str, Any]:
     name, chance = item.prediction
     task: dict[str, Any] = {
         "data": {"image": item.url},
-        "meta": {
-            "rarefish": {
-                "image": item.image,
-                "hash": item.hash,
-                "round": item.round,
-                "similarity": item.similarity,
-                "center": item.center,
-            }
-        },
+        "meta": {"rarefish": item.own_fields},
     }
     if name is not None:
         scored = {} if chance is None else {"score": chance}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from rarefish.workspace.listing import SUFFIXES
+from rarefish.opening import SUFFIXES
 
 LONGEST_FOLDER = 80
 

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
-from rarefish.opening import open_picture
+from rarefish.opening import open_picture, printable
 from rarefish.progress import track
 from rarefish.workspace.listing import Listed
 from rarefish.workspace.store import Store
@@ -197,4 +197,4 @@ def _summary(store: Store, part: str, new: int) -> Indexed:
 
 def show(path: bytes) -> str:
     """A name that can be printed, whatever bytes it has."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in path.decode("utf-8", "backslashreplace"))
+    return printable(path.decode("utf-8", "backslashreplace"))

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rarefish.errors import DataError, list_some
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+from rarefish.opening import SUFFIXES
 
 
 @dataclass(frozen=True)
