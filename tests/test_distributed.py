@@ -19,8 +19,8 @@ from torch import nn
 from rarefish import select
 from rarefish.distributed import Ranks, fingerprint
 from rarefish.errors import ArgumentError
+from rarefish.jobs import fit_each
 from rarefish.matching import distinct, fill
-from rarefish.packing import fit_each
 from rarefish.team import Alone, Scored
 from tests.cases import Plain
 from tests.test_matching import pool_with_copies

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rarefish.jobs import Job, fit_each
 from rarefish.models import draw_weights
-from rarefish.packing import Job, fit_each, fit_packed
+from rarefish.packing import fit_packed
 from rarefish.pretraining import show_rotations
 from rarefish.training import Training, fit
 from tests.cases import IMAGE, NUM_CLASSES, Plain

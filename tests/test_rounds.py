@@ -9,8 +9,8 @@ import torch
 
 from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
 from rarefish.errors import ArgumentError, DataError, LabelError
+from rarefish.jobs import Job, fit_each
 from rarefish.oracles import known_labels, label_file, noisy, refusing
-from rarefish.packing import Job, fit_each
 from rarefish.rounds import Round, Task, advance, begin, run_rounds
 from rarefish.training import Training, evaluate
 from tests.cases import NUM_CLASSES, Plain, labeled

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from rarefish.errors import ArgumentError
-from rarefish.training import Training, evaluate, fit, read_images
+from rarefish.training import Training, draw_epoch, evaluate, fit, in_batches, move, read_images
 
 
 def blobs(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,3 +72,70 @@ def test_read_images_keeps_the_order() -> None:
 def test_bad_settings() -> None:
     with pytest.raises(ArgumentError, match="lr > 0"):
         Training(lr=0.0)
+
+
+def rates(**settings: object) -> list[float]:
+    training = Training(epochs=10, lr=1.0, **settings)  # pyright: ignore[reportArgumentType]
+    return [training.lr_at(epoch) for epoch in range(10)]
+
+
+def test_a_cosine_rises_once_and_falls_to_nothing() -> None:
+    values = rates(cosine=True)
+    assert values[0] == pytest.approx(0.5)
+    assert values[1:] == sorted(values[1:], reverse=True)
+    assert values[1] > 0.99 and 0 < values[-1] < 0.01
+
+
+def test_the_rate_falls_after_given_epochs() -> None:
+    assert rates(decay_at=(3, 7)) == pytest.approx([1] * 3 + [0.1] * 4 + [0.01] * 3)
+
+
+def test_moved_images_show_what_the_moves_say() -> None:
+    image = torch.arange(6.0).reshape(1, 1, 2, 3)
+    moves = torch.tensor([[0, 0, 0], [1, 0, 0], [0, -1, 0], [0, 1, 1]])
+    told = move(image.expand(4, 1, 2, 3), moves)[:, 0].tolist()
+    assert told == [
+        [[0, 1, 2], [3, 4, 5]],
+        [[3, 4, 5], [3, 4, 5]],
+        [[0, 0, 1], [3, 3, 4]],
+        [[1, 0, 0], [4, 3, 3]],
+    ]
+
+
+def test_moves_stay_within_their_settings_and_are_drawn_only_if_wanted() -> None:
+    order, none = draw_epoch(200, Training(), torch.Generator().manual_seed(0))
+    assert order.sort().values.tolist() == list(range(200)) and none.shape == (200, 0)
+    _, moves = draw_epoch(200, Training(shift=2, flip=True), torch.Generator().manual_seed(0))
+    assert moves[:, :2].unique().tolist() == [-2, -1, 0, 1, 2] and moves[:, 2].unique().tolist() == [0, 1]
+    _, moves = draw_epoch(200, Training(shift=2), torch.Generator().manual_seed(0))
+    assert not moves[:, 2].any()
+
+
+def test_weights_are_pulled_to_zero_and_biases_are_not() -> None:
+    net = small()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    silent = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.long)
+    with torch.no_grad():
+        net.get_parameter("3.bias").copy_(torch.tensor([50.0, 0, 0]))
+    fit(net, *silent, Training(epochs=1, batch_size=4, lr=0.1, weight_decay=0.5), torch.Generator())
+    torch.testing.assert_close(net.state_dict()["1.weight"], before["1.weight"] * 0.95)
+    torch.testing.assert_close(net.state_dict()["1.bias"], before["1.bias"])
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(9, [5, 4]), (10, [5, 5]), (11, [5, 6]), (1, [1]), (0, [])])
+def test_no_batch_has_a_single_image(count: int, sizes: list[int]) -> None:
+    assert [len(part) for part in in_batches(torch.arange(count), Training(batch_size=5))] == sizes
+
+
+def test_smooth_labels_and_low_precision_are_learned_from() -> None:
+    images, labels = blobs()
+    net = small()
+    fit(net, images, labels, Training(epochs=40, label_smoothing=0.1, precision="bfloat16"), torch.Generator())
+    assert evaluate(net, TensorDataset(images, labels), 3).accuracy > 0.95
+    assert net(images).softmax(dim=1).amax(dim=1).mean() < 0.97  # a label of 0.93 is aimed at, not of 1
+
+
+@pytest.mark.parametrize("settings", [{"shift": -1}, {"label_smoothing": 1.0}, {"precision": "float8"}])
+def test_bad_modern_settings(settings: dict[str, object]) -> None:
+    with pytest.raises(ArgumentError):
+        Training(**settings)  # pyright: ignore[reportArgumentType]

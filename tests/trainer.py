@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from rarefish import distributed
-from rarefish.packing import FitAll, Job
+from rarefish.jobs import FitAll, Job
 from rarefish.training import Training
 from tests.cases import IMAGE, NUM_CLASSES, Plain
 

@@ -22,10 +22,10 @@ import torch.distributed.nn
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, RarefishError
+from rarefish.jobs import Job
 from rarefish.kernels import Standardized
 from rarefish.matching import Matches, merge
 from rarefish.monte_carlo import MonteCarlo
-from rarefish.packing import Job
 from rarefish.posterior import Head, Network, TrustedPosterior
 from rarefish.pseudo_labels import NearestTrusted, given, predicted
 from rarefish.records import replace_whole

@@ -1,40 +1,15 @@
 """Many small trainings as one: on a GPU a little network leaves almost all of it idle, a hundred of them do not."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
-from torch.nn import functional
 
+from rarefish.jobs import Job, alike
 from rarefish.layers import device_of
 from rarefish.replay import Repeated
-from rarefish.training import Present, Training, fit, show_as_is
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training to do: what `fit()` takes."""
-
-    model: nn.Module
-    images: Tensor
-    labels: Tensor
-    training: Training
-    generator: torch.Generator = field(repr=False)
-    present: Present = show_as_is
-    on_epoch: Callable[[nn.Module], None] | None = None
-    """Hears of each finished epoch, with the model as it is then, evaluating."""
-
-
-FitAll = Callable[[Sequence[Job]], None]
-
-
-def fit_each(jobs: Sequence[Job]) -> None:
-    """Trains each model in place, one after another."""
-    for job in jobs:
-        fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch)
-
+from rarefish.training import Present, Training, draw_epoch, in_batches, move
 
 PACK = 50
 """Models in a batched call. Which kernels a GPU takes, and so how it rounds, depends on their number: with always the
@@ -44,13 +19,10 @@ same number, a training comes out the same whichever others are beside it, and a
 def fit_packed(jobs: Sequence[Job], size: int = PACK, fill: bool | None = None) -> None:
     """Trains all models in place with one batched call a step: what `fit()` would do to each, but for rounding.
 
-    Jobs that agree in training settings and number of images go together, `size` at once. To fill a pack, the last job
-    is repeated; on a GPU, where a few more cost little, that is the rule.
+    Jobs alike go together, `size` at once. To fill a pack, the last job is repeated; on a GPU, where a few more cost
+    little, that is the rule.
     """
-    groups: dict[object, list[Job]] = {}
-    for job in jobs:
-        groups.setdefault((job.training, job.images.shape, type(job.model), job.present), []).append(job)
-    for group in groups.values():
+    for group in alike(jobs):
         for first in range(0, len(group), size):
             pack = group[first : first + size]
             is_filled = device_of(pack[0].model).type == "cuda" if fill is None else fill
@@ -65,11 +37,11 @@ def _fit_pack(jobs: Sequence[Job], num_repeats: int) -> None:
     images, labels = (torch.stack([part.to(device) for part in parts]) for parts in zip(*_data(jobs), strict=True))
     step = _Step([jobs[place].model for place in places], places, images, labels, training, jobs[0].present)
     for epoch in range(training.epochs):
-        drawn = torch.stack([torch.randperm(images.shape[1], generator=job.generator) for job in jobs])
-        order = drawn[places].to(device)
-        step.lr.fill_(training.lr * training.decay ** (epoch // training.decay_every))
-        for rows in order.split(training.batch_size, dim=1):
-            step(rows)
+        drawn = zip(*(draw_epoch(images.shape[1], training, job.generator) for job in jobs), strict=True)
+        parts = [in_batches(torch.stack(part)[places].to(device), training, dim=1) for part in drawn]
+        step.lr.fill_(training.lr_at(epoch))
+        for rows, moves in zip(*parts, strict=True):
+            step(rows, moves)
         listening = [job for job in jobs if job.on_epoch]
         if listening or epoch + 1 == training.epochs:
             step.give_back([job.model for job in jobs])
@@ -101,30 +73,34 @@ class _Step:
         # Grouped convolutions, which vmap makes of ours, want the plain layout.
         self.parameters = {name: value.detach().clone().contiguous() for name, value in stacked.items()}
         self.velocity = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
-        self.images, self.labels, self.momentum = images, labels, training.momentum
+        self.images, self.labels, self.training = images, labels, training
         self.lr = next(iter(self.parameters.values())).new_zeros(())
         self.places = torch.tensor(places, device=images.device)[:, None]
         self.steps: dict[int, Repeated] = {}
         skeleton = models[0]
 
-        def loss(parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-            shown, answers = present(images, labels)
-            return functional.cross_entropy(functional_call(skeleton, (parameters, buffers), (shown,)), answers)
+        def loss(
+            parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor, labels: Tensor, moves: Tensor
+        ) -> Tensor:
+            shown, answers = present(move(images, moves), labels)
+            with training.casting(images.device):
+                logits = functional_call(skeleton, (parameters, buffers), (shown,))
+            return training.loss(logits, answers)
 
         self.skeleton = skeleton
         self.gradients = vmap(grad(loss), randomness="different")
 
-    def __call__(self, rows: Tensor) -> None:
+    def __call__(self, rows: Tensor, moves: Tensor) -> None:
         """The last batch of an epoch may be smaller: it is a step of its own."""
-        self.steps.setdefault(rows.shape[1], Repeated(self._update))(rows)
+        self.steps.setdefault(rows.shape[1], Repeated(self._update))(rows, moves)
 
-    def _update(self, rows: Tensor) -> None:
+    def _update(self, rows: Tensor, moves: Tensor) -> None:
         self.skeleton.train()
-        gradients = self.gradients(
-            self.parameters, self.buffers, self.images[self.places, rows], self.labels[self.places, rows]
-        )
+        images, labels = self.images[self.places, rows], self.labels[self.places, rows]
+        gradients = self.gradients(self.parameters, self.buffers, images, labels, moves)
         for name, parameter in self.parameters.items():
-            self.velocity[name].mul_(self.momentum).add_(gradients[name])
+            pull = self.training.weight_decay if parameter.ndim > 2 else 0.0  # one dimension is the models'
+            self.velocity[name].mul_(self.training.momentum).add_(gradients[name]).add_(parameter, alpha=pull)
             parameter.sub_(self.velocity[name] * self.lr)
 
     def give_back(self, models: list[nn.Module]) -> None:

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from rarefish.jobs import FitAll, Job, fit_each
 from rarefish.models import with_new_classifier
-from rarefish.packing import FitAll, Job, fit_each
 from rarefish.training import Training
 
 ROTATION = Training(epochs=8, decay_every=3)

@@ -10,8 +10,8 @@ from torch import nn
 
 from rarefish.acquisitions import Acquisition, Choice, Situation
 from rarefish.errors import ArgumentError
+from rarefish.jobs import FitAll, Job, fit_each
 from rarefish.oracles import Oracle
-from rarefish.packing import FitAll, Job, fit_each
 from rarefish.reading import Data, Reader, label_of
 from rarefish.team import Alone, Team
 from rarefish.training import Score, Training, evaluate

@@ -1,19 +1,24 @@
 """Training on labeled images held in memory, and how well the result does."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.errors import ArgumentError
+from rarefish.errors import ArgumentError, nearest
 from rarefish.layers import device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, check_labels
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(images, labels) of a batch -> what the model is shown and what it should answer."""
+
+
+PRECISIONS = ("float32", "bfloat16")
 
 
 def show_as_is(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,11 +36,50 @@ class Training:
     decay: float = 0.1
     """The learning rate is multiplied by this …"""
     decay_every: int = 15
-    """… after every so many epochs."""
+    """… after every so many epochs …"""
+    decay_at: tuple[int, ...] = ()
+    """… or after these, where any are given."""
+    cosine: bool = False
+    """Instead it rises over the first tenth of the epochs, then falls to nothing along half a cosine."""
+    weight_decay: float = 0.0
+    """Pull of all weights to 0; biases and norms are left free."""
+    label_smoothing: float = 0.0
+    """How much of each label is shared out over all classes."""
+    shift: int = 0
+    """Every image is shown shifted by up to so many pixels, differently each time; its border goes on outside."""
+    flip: bool = False
+    """Half of the images are shown mirrored."""
+    precision: str = "float32"
+    """Or `bfloat16`, where that is safe."""
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.batch_size < 1 or self.lr <= 0 or self.decay_every < 1:
             raise ArgumentError(f"Training needs epochs >= 0, batch_size and decay_every >= 1, lr > 0, not {self}.")
+        if self.shift < 0 or self.weight_decay < 0 or not 0 <= self.label_smoothing < 1:
+            raise ArgumentError(f"Training needs shift and weight_decay >= 0, label_smoothing from 0 to 1, not {self}.")
+        if self.precision not in PRECISIONS:
+            raise ArgumentError(f"There is no precision {self.precision!r}. {nearest(self.precision, PRECISIONS)}")
+
+    def lr_at(self, epoch: int) -> float:
+        """In that epoch, the first being 0."""
+        if self.cosine:
+            rising = max(self.epochs // 10, 1)
+            falling = (epoch + 0.5 - rising) / max(self.epochs - rising, 1)
+            return self.lr * min((epoch + 0.5) / rising, (1 + math.cos(math.pi * max(falling, 0))) / 2)
+        num_falls = sum(epoch >= end for end in self.decay_at) if self.decay_at else epoch // self.decay_every
+        return self.lr * self.decay**num_falls
+
+    def loss(self, logits: Tensor, answers: Tensor, reduction: str = "mean") -> Tensor:
+        return functional.cross_entropy(
+            logits.to(torch.promote_types(logits.dtype, torch.float32)),
+            answers,
+            reduction=reduction,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def casting(self, device: torch.device) -> torch.autocast:
+        """A context in which what is safe in the lower precision is computed in it."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -53,11 +97,11 @@ class Share:
         """A model whose gradients are averaged over all processes as they are made."""
         return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
 
-    def loss(self, logits: Tensor, answers: Tensor, num_rows: int) -> Tensor:
+    def loss(self, training: Training, logits: Tensor, answers: Tensor, num_rows: int) -> Tensor:
         """Averaged over processes, this is the mean over the whole batch."""
         if self.size == 1 or num_rows < self.size:
-            return functional.cross_entropy(logits, answers)
-        return functional.cross_entropy(logits, answers, reduction="sum") * (self.size / num_rows)
+            return training.loss(logits, answers)
+        return training.loss(logits, answers, reduction="sum") * (self.size / num_rows)
 
 
 @dataclass(frozen=True)
@@ -87,22 +131,68 @@ def fit(
     device, share = device_of(model), share or Share()
     learner = share.wrap(model)
     images, labels = images.to(device), labels.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, training.decay_every, training.decay)
-    for _ in range(training.epochs):
+    optimizer = torch.optim.SGD(weight_groups(model, training), lr=training.lr, momentum=training.momentum)
+    for epoch in range(training.epochs):
         model.train()
-        order = torch.randperm(len(images), generator=generator).to(device)
-        for rows in order.split(training.batch_size):
-            shown, answers = present(images[rows], labels[rows])
-            loss = share.loss(learner(share.of(shown)), share.of(answers), len(answers))
+        for group in optimizer.param_groups:
+            group["lr"] = training.lr_at(epoch)
+        drawn = draw_epoch(len(images), training, generator)
+        for rows, moves in zip(*(in_batches(part.to(device), training) for part in drawn), strict=True):
+            shown, answers = present(move(images[rows], moves), labels[rows])
+            with training.casting(device):
+                logits = learner(share.of(shown))
+            loss = share.loss(training, logits, share.of(answers), len(answers))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-        schedule.step()
         model.eval()
         if on_epoch:
             on_epoch(model)
     model.eval()
+
+
+def weight_groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:
+    """For an optimizer: weights, which are pulled to 0, and the rest."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [weight for weight in learned if weight.ndim > 1], "weight_decay": training.weight_decay},
+        {"params": [bias for bias in learned if bias.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def draw_epoch(
+    count: int, training: Training, generator: torch.Generator
+) -> tuple[Int[Tensor, " N"], Int[Tensor, "N moves"]]:
+    """The order of one epoch, and how the image at each place of it is moved: (down, across, mirrored), or nothing."""
+    order_N = torch.randperm(count, generator=generator)
+    if not (training.shift or training.flip):
+        return order_N, torch.empty(count, 0, dtype=torch.long)
+    shifts_N2 = torch.randint(-training.shift, training.shift + 1, (count, 2), generator=generator)
+    mirrored_N1 = torch.randint(2, (count, 1), generator=generator) * training.flip
+    return order_N, torch.cat([shifts_N2, mirrored_N1], dim=1)
+
+
+def in_batches(part: Tensor, training: Training, dim: int = 0) -> list[Tensor]:
+    """Equal batches and a rest; a single image, of which no norm over a batch could be taken, joins the last one."""
+    count, size = part.shape[dim], training.batch_size
+    sizes = [size] * (count // size) + ([count % size] if count % size else [])
+    if len(sizes) > 1 and sizes[-1] == 1:
+        sizes[-2:] = [size + 1]
+    return list(part.split(sizes, dim=dim))
+
+
+def move(images: Float[Tensor, "N C H W"] | Tensor, moves: Int[Tensor, "N moves"]) -> Tensor:
+    """Each image shifted and mirrored as its moves say; a border goes on outside."""
+    if moves.shape[1] == 0:
+        return images
+    height, width = images.shape[-2:]
+    down_N1, across_N1, mirrored_N1 = moves.unsqueeze(2).unbind(1)
+    row_NH = (torch.arange(height, device=images.device) + down_N1).clamp(0, height - 1)
+    column_NW = (torch.arange(width, device=images.device) + across_N1).clamp(0, width - 1)
+    column_NW = torch.where(mirrored_N1 > 0, width - 1 - column_NW, column_NW)
+    image_N11 = torch.arange(len(images), device=images.device)[:, None, None]
+    return images.movedim(1, -1)[image_N11, row_NH[:, :, None], column_NW[:, None, :]].movedim(-1, 1)
 
 
 def read_images(data: Data, index: list[int]) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rarefish.datasets.bias import check_classes, long_tail, step_imbalance, stratified, subsample
+from rarefish.datasets.bias import check_classes, cut_each, long_tail, step_imbalance, stratified, subsample
 from rarefish.errors import ArgumentError, DataError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
@@ -70,3 +70,14 @@ def test_what_cannot_be_done_is_said(draw: Any, message: str) -> None:
 def test_a_class_missing_from_validation_is_named() -> None:
     with pytest.raises(DataError, match="validation set has no image of class 2, 3"):
         check_classes(np.array([0, 1, 4]), 5, "validation set")
+
+
+def test_each_rare_class_keeps_its_own_share() -> None:
+    labels = np.repeat(np.arange(4), [100, 250, 90, 100])
+    kept = labels[cut_each(labels, (1, 2), 10, seed=3)]
+    assert np.bincount(kept).tolist() == [100, 25, 9, 100]
+    assert not np.array_equal(cut_each(labels, (1, 2), 10, seed=3), cut_each(labels, (1, 2), 10, seed=4))
+    with pytest.raises(ArgumentError, match="1 or more"):
+        cut_each(labels, (1,), 0.5, seed=0)
+    with pytest.raises(ArgumentError, match="leaves no image of class 2"):
+        cut_each(labels, (2,), 100, seed=0)

@@ -27,6 +27,13 @@ def step_imbalance(labels: Labels, rare: Sequence[int], ratio: float | int, seed
     return _checked(np.sort(np.concatenate([common, kept])), labels)
 
 
+def cut_each(labels: Labels, rare: Sequence[int], ratio: float | int, seed: int) -> np.ndarray:
+    """Indices left when *every* rare class keeps 1/ratio of its images (the paper's bias for ImageNet)."""
+    if ratio < 1:
+        raise ArgumentError(f"An imbalance ratio is 1 or more, not {ratio}.")
+    return subsample(labels, {c: int((labels == c).sum() / ratio) for c in rare}, seed)
+
+
 def long_tail(labels: Labels, ratio: float | int, seed: int) -> np.ndarray:
     """Indices left when class sizes fall exponentially, the last class `ratio` times smaller than the first."""
     if ratio < 1:

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from rarefish.datasets.arrays import Arrays, normalized, read_idx, read_npz
-from rarefish.datasets.bias import check_classes, long_tail, mistaken, step_imbalance, stratified
+from rarefish.datasets.bias import check_classes, cut_each, long_tail, mistaken, step_imbalance, stratified
 from rarefish.datasets.bundled import read_digits
+from rarefish.datasets.sheets import find_sheets, read_sheets
 from rarefish.datasets.splits import Splits
 from rarefish.errors import ArgumentError, DataError, nearest
 from rarefish.experiments.settings import Cell, Experiment
@@ -41,9 +42,12 @@ def read_mnist(name: str) -> tuple[Arrays, Arrays]:
     return part("train"), part("t10k")
 
 
-def read_saved(name: str) -> tuple[Arrays, Arrays]:
-    """Training and test set out of one NAME.npz with train_x, train_y, test_x, test_y."""
-    path = data_folder(name) / f"{name}.npz"
+def read_saved(name: str, pixels: int) -> tuple[Arrays, Arrays]:
+    """Training and test set as sheets of tiles, or out of one NAME.npz with train_x, train_y, test_x, test_y."""
+    folder = data_folder(name)
+    if find_sheets(folder, "train"):
+        return read_sheets(folder, "train", pixels), read_sheets(folder, "test", pixels)
+    path = folder / f"{name}.npz"
     return read_npz(path, "train_x", "train_y"), read_npz(path, "test_x", "test_y")
 
 
@@ -57,7 +61,8 @@ def read_bundled(_: str) -> tuple[Arrays, Arrays]:
 DATASETS: dict[str, Callable[[str], tuple[Arrays, Arrays]]] = {
     "mnist": read_mnist,
     "fashion-mnist": read_mnist,
-    "svhn": read_saved,
+    "svhn": partial(read_saved, pixels=32),
+    "tiny_imagenet_100": partial(read_saved, pixels=64),
     "digits": read_bundled,
 }
 
@@ -86,8 +91,11 @@ def make_splits(experiment_key: tuple, device: str) -> Splits:
     if doubts.validation_imbalance > 1:
         trusted = trusted[step_imbalance(trusted.labels, rare, doubts.validation_imbalance, seed)]
     trusted = Arrays(trusted.images, mistaken(trusted.labels, doubts.validation_noise, num_classes, seed))
-    tail = partial(long_tail, rest.labels) if doubts.long_tail else partial(step_imbalance, rest.labels, rare)
-    pool = rest[tail(imbalance, seed)]
+    if doubts.long_tail:
+        kept = long_tail(rest.labels, imbalance, seed)
+    else:
+        kept = (cut_each if doubts.each_cut else step_imbalance)(rest.labels, rare, imbalance, seed)
+    pool = rest[kept]
     pool = pool.with_junk(doubts.junk, seed) if doubts.junk else pool
     parts = normalized([part.to_tensors(device) for part in (pool, trusted, test)])
     return Splits(*parts, num_classes=num_classes, rare=rare)

@@ -17,7 +17,8 @@ from rarefish.errors import RarefishError
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import check_experiment, keep_round, load_state, prepare_starts, start_keys, task_of
-from rarefish.packing import fit_each, fit_packed
+from rarefish.jobs import fit_each
+from rarefish.lanes import fit_many
 from rarefish.rounds import advance, check_supply, run_rounds
 
 Tell = Callable[[str, int, int], None]
@@ -71,7 +72,7 @@ def _share_out_starts(experiment: Experiment, cells: list[Cell], store: Store, d
     """Each process makes some of the starting networks before any cell begins."""
     by_start = group_by_start(cells)
     own = [cell for key in sorted(by_start)[rank() :: num_ranks()] for cell in by_start[key]]
-    prepare_starts(experiment, own, store, device, fit_packed if device.startswith("cuda") else fit_each)
+    prepare_starts(experiment, own, store, device, fit_many if device.startswith("cuda") else fit_each)
     wait_for_all()
 
 
@@ -101,7 +102,7 @@ def _run_packed(
 ) -> None:
     """All cells in step, round by round: each chooses, then all train in one batched call."""
     tell("learning rotations", done, total)
-    prepare_starts(experiment, cells, store, device, fit_packed)
+    prepare_starts(experiment, cells, store, device, fit_many)
     tasks = {cell.key: task_of(experiment, cell, store, device) for cell in cells}
     states = {cell.key: load_state(tasks[cell.key], cell, store) for cell in cells}
     for cell in cells:
@@ -110,7 +111,7 @@ def _run_packed(
         number = min(states[cell.key].number for cell in left)
         together = [cell for cell in left if states[cell.key].number == number]
         tell(f"round {number + 1} of {len(together)} cells", done, total)
-        rounds = advance([tasks[c.key] for c in together], [states[c.key] for c in together], fit_packed)
+        rounds = advance([tasks[c.key] for c in together], [states[c.key] for c in together], fit_many)
         for cell, finished in zip(together, rounds, strict=True):
             keep_round(experiment, cell, tasks[cell.key], finished, store)
             states[cell.key] = finished.state

@@ -30,8 +30,10 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """What a skeptic asks: things that are not as the method would like them."""
+    """How the pool is biased, and what a skeptic asks: things that are not as the method would like them."""
 
+    each_cut: bool = False
+    """Every rare class keeps 1/imbalance of its own images, not the rare ones together 1/imbalance of the others."""
     long_tail: bool = False
     """Class sizes of the pool fall exponentially, the last class `imbalance` times smaller than the first."""
     validation_imbalance: int = 1

@@ -16,10 +16,10 @@ from rarefish.errors import ArgumentError
 from rarefish.experiments.data import read_dataset, splits_of
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.store import Store
+from rarefish.jobs import FitAll, fit_each
 from rarefish.layers import find_layers
 from rarefish.models import build_model
 from rarefish.oracles import known_labels
-from rarefish.packing import FitAll, fit_each
 from rarefish.pretraining import Wish, pretrain_rotation
 from rarefish.records import Record
 from rarefish.rounds import Round, State, Task

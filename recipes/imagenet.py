@@ -1,0 +1,83 @@
+"""ImageNet: 100 classes of Tiny-ImageNet at 64², half of them cut to 1/100 (`tiny` …)."""
+
+from dataclasses import replace
+from random import Random
+
+from rarefish.experiments.settings import Circumstances, Experiment, Method
+
+L512 = ["avgpool"]
+L768 = ["layer3", "avgpool"]
+
+PAPER = {"epochs": 60, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_at": (30, 50, 57), "precision": "bfloat16"}
+"""The paper gives no momentum and no weight decay; 0.9 is what ResNets are trained with."""
+MODERN = {
+    "epochs": 60,
+    "batch_size": 128,
+    "lr": 0.1,
+    "momentum": 0.9,
+    "cosine": True,
+    "weight_decay": 5e-4,
+    "label_smoothing": 0.1,
+    "shift": 4,
+    "flip": True,
+    "precision": "bfloat16",
+}
+ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_every": 3, "precision": "bfloat16"}
+
+
+def fisher(name: str, layers: list[str], labels: str) -> Method:
+    return Method(name=name, acquisition="fisher", settings={"layers": layers, "labels": labels})
+
+
+RIVALS = (
+    Method(name="random", acquisition="random"),
+    Method(name="varR K32", acquisition="variation_ratio", settings={"samples": 32}),
+    Method(name="varR E4 K8", acquisition="variation_ratio", settings={"samples": 8}, members=4),
+    Method(name="BALD K32", acquisition="bald", settings={"samples": 32}),
+    Method(name="BADGE", acquisition="badge"),
+    Method(name="core-set", acquisition="core_set"),
+    Method(name="VAAL", acquisition="vaal"),
+)
+OURS = (
+    Method(name="features L512", acquisition="features", settings={"layers": L512}),
+    fisher("fisher prediction L512", L512, "prediction"),
+    fisher("fisher density L768", L768, "density"),
+    fisher("fisher posterior L768", L768, "posterior"),
+    fisher("fisher true L768 (limit)", L768, "true"),
+)
+
+
+def half_of(num_classes: int) -> tuple[int, ...]:
+    """The classes that are cut: half of them, drawn once."""
+    return tuple(sorted(Random(0).sample(range(num_classes), num_classes // 2)))
+
+
+def tiny() -> Experiment:
+    """100 classes at 64², half of them cut to 1/100; 5,000 images held out of train are the validation set."""
+    return Experiment(
+        name="tiny-imagenet-100 100x",
+        dataset="tiny_imagenet_100",
+        model="resnet18",
+        methods=(*RIVALS, *OURS),
+        seeds=3,
+        rounds=6,
+        budget=500,
+        rare=half_of(100),
+        validation_sizes=(5000,),
+        holdout=5000,
+        circumstances=Circumstances(each_cut=True),
+        training=MODERN,
+        pretraining=ROTATION,
+    )
+
+
+def tiny_balanced() -> Experiment:
+    """The same with all images."""
+    return replace(tiny(), name="tiny-imagenet-100 1x", imbalances=(1,))
+
+
+def tiny_paper() -> Experiment:
+    """The paper's training, for the methods that matter most."""
+    names = {"random", "varR K32", "BADGE", "fisher density L768", "fisher posterior L768", "fisher true L768 (limit)"}
+    methods = tuple(method for method in tiny().methods if method.name in names)
+    return replace(tiny(), name="tiny-imagenet-100 100x, the paper's training", methods=methods, training=PAPER)

@@ -1,0 +1,80 @@
+"""SVHN: what the paper did with train and extra, and the same with the smaller train set alone (`small` …)."""
+
+from dataclasses import replace
+
+from rarefish.experiments.settings import Experiment, Method
+
+L256 = ["layer3"]
+L768 = ["layer3", "avgpool"]
+
+PAPER = {"epochs": 35, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_every": 15}
+"""The paper gives no momentum for SVHN; 0.9 is what ResNets are trained with."""
+MODERN = {
+    "epochs": 60,
+    "batch_size": 128,
+    "lr": 0.1,
+    "momentum": 0.9,
+    "cosine": True,
+    "weight_decay": 5e-4,
+    "label_smoothing": 0.1,
+    "shift": 2,
+}
+ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_every": 3}
+
+
+def fisher(name: str, layers: list[str], labels: str, **settings: object) -> Method:
+    return Method(name=name, acquisition="fisher", settings={"layers": layers, "labels": labels, **settings})
+
+
+RANDOM = Method(name="random", acquisition="random")
+VARIATION_RATIO = Method(name="varR K64", acquisition="variation_ratio", settings={"samples": 64})
+VARIATION_RATIO_E4 = Method(name="varR E4 K16", acquisition="variation_ratio", settings={"samples": 16}, members=4)
+BALD = Method(name="BALD K64", acquisition="bald", settings={"samples": 64})
+BADGE = Method(name="BADGE", acquisition="badge")
+CORE_SET = Method(name="core-set", acquisition="core_set")
+VAAL = Method(name="VAAL", acquisition="vaal")
+RIVALS = (RANDOM, VARIATION_RATIO, VARIATION_RATIO_E4, BALD, BADGE, CORE_SET, VAAL)
+
+DENSITY = fisher("fisher density L768", L768, "density")
+POSTERIOR = fisher("fisher posterior L768", L768, "posterior")
+TRUE = fisher("fisher true L768 (limit)", L768, "true")
+OURS = (
+    Method(name="features L256", acquisition="features", settings={"layers": L256}),
+    fisher("fisher prediction L256", L256, "prediction"),
+    fisher("fisher density L256", L256, "density"),
+    DENSITY,
+    POSTERIOR,
+    TRUE,
+)
+
+
+def small() -> Experiment:
+    """The train set alone, digits 5-9 together 1/100 of the others: rivals, to which validation means nothing."""
+    return Experiment(
+        name="svhn 100x",
+        dataset="svhn",
+        model="resnet10",
+        methods=(*RIVALS, *OURS),
+        seeds=5,
+        budget=250,
+        validation_sizes=(1000,),
+        training=PAPER,
+        pretraining=ROTATION,
+        snapshot_rounds=(3,),
+    )
+
+
+def small_trusted() -> Experiment:
+    """The same with ten times as many trusted labels, for the methods that use them."""
+    return replace(small(), name="svhn 100x, M 10000", methods=OURS, validation_sizes=(10_000,), snapshot_rounds=())
+
+
+def small_balanced() -> Experiment:
+    """The train set as it is."""
+    return replace(small(), name="svhn 1x", imbalances=(1,), snapshot_rounds=())
+
+
+def small_modern() -> Experiment:
+    """The same comparison under a training of today: cosine, shifts, smooth labels, weight decay."""
+    methods = (RANDOM, VARIATION_RATIO, BADGE, CORE_SET, DENSITY, POSTERIOR, TRUE)
+    return replace(small(), name="svhn 100x, modern training", methods=methods, training=MODERN, snapshot_rounds=())
