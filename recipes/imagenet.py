@@ -1,4 +1,4 @@
-"""ImageNet: 100 classes of Tiny-ImageNet at 64², half of them cut to 1/100 (`tiny` …)."""
+"""ImageNet as in the paper, and 100 classes of Tiny-ImageNet at 64², half of them cut to 1/100 (`tiny` …)."""
 
 from dataclasses import replace
 from random import Random
@@ -81,3 +81,29 @@ def tiny_paper() -> Experiment:
     names = {"random", "varR K32", "BADGE", "fisher density L768", "fisher posterior L768", "fisher true L768 (limit)"}
     methods = tuple(method for method in tiny().methods if method.name in names)
     return replace(tiny(), name="tiny-imagenet-100 100x, the paper's training", methods=methods, training=PAPER)
+
+
+def paper() -> Experiment:
+    """The paper's own size: 1,000 classes at 224², half of them cut to 1/100; `val` is both validation and test set."""
+    return Experiment(
+        name="imagenet 100x",
+        dataset="imagenet",
+        model="resnet18",
+        methods=(*RIVALS, *OURS),
+        seeds=1,
+        rounds=10,
+        budget=64_000,
+        rare=half_of(1000),
+        validation_sizes=(50_000,),
+        holdout=0,
+        validation_is_test=True,
+        image_size=224,
+        circumstances=Circumstances(each_cut=True),
+        training=PAPER,
+        pretraining=ROTATION,
+    )
+
+
+def paper_balanced() -> Experiment:
+    """The same with all images."""
+    return replace(paper(), name="imagenet 1x", imbalances=(1,))

@@ -78,3 +78,25 @@ def small_modern() -> Experiment:
     """The same comparison under a training of today: cosine, shifts, smooth labels, weight decay."""
     methods = (RANDOM, VARIATION_RATIO, BADGE, CORE_SET, DENSITY, POSTERIOR, TRUE)
     return replace(small(), name="svhn 100x, modern training", methods=methods, training=MODERN, snapshot_rounds=())
+
+
+def paper() -> Experiment:
+    """The paper's own size: of train and extra 500,000 for the pool, and 104,388 held out, as many of each digit."""
+    return Experiment(
+        name="svhn-extra 100x",
+        dataset="svhn-extra",
+        model="resnet10",
+        methods=(*RIVALS, *OURS),
+        seeds=5,
+        rounds=10,
+        budget=1250,
+        validation_sizes=(104_388,),
+        holdout=104_388,
+        training=PAPER,
+        pretraining=ROTATION,
+    )
+
+
+def paper_balanced() -> Experiment:
+    """The same with the pool as it is."""
+    return replace(paper(), name="svhn-extra 1x", imbalances=(1,))

@@ -28,7 +28,7 @@ from rarefish.oracles import known_labels
 from rarefish.posterior import Posterior
 from tests.cases import Plain, labeled
 
-POOL, VALIDATION = labeled(30, 1), labeled(12, 2)
+POOL, VALIDATION, CPU = labeled(30, 1), labeled(12, 2), torch.device("cpu")
 ANSWERS = known_labels(POOL.tensors[1].tolist())
 FAST: dict[str, dict[str, Any]] = {
     "variation_ratio": {"samples": 5},
@@ -47,6 +47,18 @@ def situation(labeled_: tuple[int, ...] = (3, 9, 11), members: int = 1, batch_si
     torch.manual_seed(0)
     models = tuple(Dropped() for _ in range(members))
     return Situation(models, POOL, VALIDATION, labeled_, batch_size=batch_size, ask=ANSWERS)
+
+
+class Files:
+    """The pool as files would give it: one by one, with a list of labels."""
+
+    targets = POOL.tensors[1].tolist()
+
+    def __len__(self) -> int:
+        return len(POOL)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return POOL.tensors[0][index], self.targets[index]
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -150,6 +162,12 @@ def test_without_samples_the_least_sure_are_taken(name: str) -> None:
 )
 def test_a_random_first_round(name: str) -> None:
     assert choose(name, situation(()), 6, 4).indices == choose("random", situation(()), 6, 4).indices
+
+
+@pytest.mark.parametrize("name", ACQUISITIONS)
+def test_images_in_files_are_chosen_as_those_in_memory(name: str) -> None:
+    here = situation(batch_size=7)
+    assert choose(name, replace(here, pool=Files()), 6).indices == choose(name, here, 6).indices
 
 
 def test_dropout_is_on_at_scoring_only_and_its_mean_is_the_model() -> None:
@@ -313,7 +331,7 @@ def test_badge_gradients_are_those_of_the_classifiers_weights() -> None:
 def test_vaal_tells_labeled_from_unlabeled() -> None:
     """Labeled images are bright, unlabeled ones dark: the discriminator finds out."""
     bright, dark = (torch.rand(20, 1, 28, 28, generator=seeded(s)) + 2 * (s == 0) for s in (0, 1))
-    encoder, judge = train_vaal(bright, dark, Vaal(steps=60, batch_size=16, adversary=0.0), seeded())
+    encoder, judge = train_vaal(bright, dark, Vaal(steps=60, batch_size=16, adversary=0.0), seeded(), CPU)
     with torch.no_grad():
         scores = [float(judge(encoder(images)[0]).mean()) for images in (bright, dark)]
     assert scores[0] > scores[1] + 1

@@ -21,10 +21,11 @@ from rarefish.distributed import Ranks, fingerprint
 from rarefish.errors import ArgumentError
 from rarefish.jobs import fit_each
 from rarefish.matching import distinct, fill
+from rarefish.pretraining import show_rotations
 from rarefish.team import Alone, Scored
 from tests.cases import Plain
 from tests.test_matching import pool_with_copies
-from tests.trainer import train
+from tests.trainer import Files, train
 from tests.worker import Slow, parts
 
 ROOT = Path(__file__).parent.parent
@@ -116,11 +117,23 @@ def test_training_together_is_training_alone(num_ranks: int, tmp_path: Path) -> 
     process = start(tmp_path, num_ranks, module="tests.trainer")
     _, said = process.communicate(timeout=240)
     assert process.returncode == 0, said.decode()
-    model = train(fit_each)
-    for rank in range(num_ranks):
-        weights = torch.load(tmp_path / f"weights-{rank}.pt")
+    files: list[Files] = []
+    alone = {
+        "tensor": train(fit_each),
+        "turned": train(fit_each, show_rotations),
+        "stored": train(fit_each, files=files),
+    }
+    found = [torch.load(tmp_path / f"weights-{rank}.pt") for rank in range(num_ranks)]
+    for kind, model in alone.items():
         for name, value in model.state_dict().items():
-            torch.testing.assert_close(weights[name], value, rtol=1e-6, atol=1e-9)
+            assert torch.equal(value, alone["stored" if kind == "tensor" else kind].state_dict()[name])
+            for own in found:
+                torch.testing.assert_close(own[kind][name], value, rtol=1e-6, atol=1e-9)
+    # Of each batch, a process reads its own images alone; the last of an epoch has 3, and is everyone's.
+    batches = torch.tensor(files[0].read).split([7, 7, 7, 3] * 3)
+    for rank, own in enumerate(found):
+        expected = [batch if len(batch) == 3 else batch[rank::num_ranks] for batch in batches]
+        assert own["read"] == torch.cat(expected).tolist()
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 90) -> None:

@@ -111,6 +111,11 @@ def test_tests_mirror_the_source() -> None:
         "agreement": "answers",
         "listing": "indexing",
         "own_code": "loading",
+        "unpacking": "reading",
+        "state": "rounds",
+        "lessons": "rounds",
+        "cuts": "data",
+        "starts": "runner",
     }
     exchanged = ("exports", "coco", "cvat", "fiftyone", "folders", "huggingface", "label_studio", "tables")
     elsewhere |= dict.fromkeys((*exchanged, "found", "items", "names", "places", "logging"), "forms")

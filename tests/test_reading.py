@@ -9,8 +9,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from rarefish.datasets.arrays import Pixels
 from rarefish.errors import ArgumentError, DataError, LabelError
-from rarefish.reading import Batch, Data, Reader
+from rarefish.reading import Batch, Data, Reader, labels_of, lies_in_memory
 from tests.cases import images, labeled
 
 
@@ -123,3 +124,22 @@ def test_labels_that_are_not_whole_are_refused() -> None:
 def test_labels_given_apart_go_with_their_images() -> None:
     batches = list(Reader(batch_size=2, progress=False).read(Items(IMAGES), [2, 0, 1], labels=torch.tensor([7, 8, 9])))
     assert [batch.labels.tolist() for batch in batches if batch.labels is not None] == [[9, 7], [8]]
+
+
+def test_batches_of_given_sizes_whatever_holds_the_images() -> None:
+    data = labeled(9, 1)
+    pixels = Pixels(
+        torch.arange(9 * 8, dtype=torch.uint8).reshape(9, 2, 2, 2),
+        torch.arange(9),
+        data.tensors[1],
+        torch.zeros(2),
+        torch.ones(2),
+    )
+    for source in (data, Items(zip(*data.tensors, strict=True)), pixels):
+        batches = list(Reader(progress=False).read(source, [8, 0, 3, 3, 1], labels=True, sizes=[2, 3]))
+        assert [batch.index.tolist() for batch in batches] == [[8, 0], [3, 3, 1]]
+        for batch in batches:
+            assert batch.labels is not None and torch.equal(batch.labels, data.tensors[1][batch.index])
+            assert torch.equal(batch.images[0], source[int(batch.index[0])][0])
+    assert lies_in_memory(data) and lies_in_memory(pixels) and not lies_in_memory(Items())
+    assert labels_of(Items()) is None and torch.equal(labels_of(pixels), data.tensors[1])  # pyright: ignore[reportArgumentType]

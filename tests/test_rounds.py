@@ -1,18 +1,24 @@
 """The loop: what each round may see, from where it trains, and who answers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
 from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
 from rarefish.errors import ArgumentError, DataError, LabelError
 from rarefish.jobs import Job, fit_each
+from rarefish.lessons import jobs_of
 from rarefish.oracles import known_labels, label_file, noisy, refusing
-from rarefish.rounds import Round, Task, advance, begin, run_rounds
+from rarefish.rounds import Round, advance, begin, recall, run_rounds
+from rarefish.state import Task
+from rarefish.stored import Stored
 from rarefish.training import Training, evaluate
+from rarefish.underway import UnderWay
 from tests.cases import NUM_CLASSES, Plain, labeled
 
 POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
@@ -67,8 +73,57 @@ def test_a_skeptics_model_learns_from_the_validation_set_as_well() -> None:
 
     list(run_rounds(task(learns_validation=True), 2, fit_all=note))
     assert [len(job.images) for job in seen] == [5 + 12, 10 + 12]
-    assert torch.equal(seen[0].images[5:], VALIDATION.tensors[0])
+    assert torch.equal(seen[0].tensor[5:], VALIDATION.tensors[0])
     assert torch.equal(seen[0].labels[5:], VALIDATION.tensors[1])
+
+
+@pytest.mark.parametrize("learns_validation", [False, True])
+@pytest.mark.parametrize("name", ["random", "fisher"])
+def test_rounds_over_files_are_those_over_tensors(name: str, learns_validation: bool, tmp_path: Path) -> None:
+    """Also where choices and epochs are kept on the way."""
+
+    class Files:
+        def __init__(self, data: TensorDataset) -> None:
+            self.data, self.targets = data, data.tensors[1].tolist()
+
+        def __len__(self) -> int:
+            return len(self.data)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.data[index]
+
+    jobs: list[Job] = []
+
+    def note(some: Sequence[Job]) -> None:
+        jobs.extend(some)
+        fit_each(some)
+
+    expected = rounds(ACQUISITIONS[name], learns_validation=learns_validation)
+    lazy: dict[str, Any] = {"pool": Files(POOL), "validation": Files(VALIDATION), "test": Files(TEST)}
+    files = UnderWay(tmp_path, "task")
+    here = task(ACQUISITIONS[name], learns_validation=learns_validation, under_way=files, **lazy)
+    found = list(run_rounds(here, 3, fit_all=note))
+    assert all(isinstance(job.images, Stored) for job in jobs)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.choice.indices == theirs.choice.indices
+        assert torch.equal(ours.score.prediction, theirs.score.prediction)
+    # What was chosen is not chosen again, what was trained is not trained again.
+    never = replace(here, acquire=lambda *_: Choice([]))
+    again = list(run_rounds(never, 3))
+    assert [each.choice.indices for each in again] == [each.choice.indices for each in expected]
+
+
+def test_a_state_is_recalled_from_what_was_chosen() -> None:
+    here = task(oracle=known_labels([-1 if i % 3 == 0 else label for i, label in enumerate(TRUTH)]))
+    run = list(run_rounds(here, 3))
+    state = recall(here, [each.choice.indices for each in run])
+    assert (state.number, state.labeled, state.labels, state.refused) == (
+        *(3, run[-1].state.labeled),
+        *(run[-1].state.labels, run[-1].state.refused),
+    )
+    fit_each(jobs_of(here, state, []))
+    theirs = run[-1].state.models[0].state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in state.models[0].state_dict().items())
 
 
 def test_images_of_no_class_cost_as_much_and_are_not_learned() -> None:

@@ -1,11 +1,14 @@
 """Training learns, repeats itself by seed, and its score is counted right."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from rarefish.errors import ArgumentError
+from rarefish.stored import Stored
 from rarefish.training import Training, draw_epoch, evaluate, fit, in_batches, move, read_images
 
 
@@ -139,3 +142,35 @@ def test_smooth_labels_and_low_precision_are_learned_from() -> None:
 def test_bad_modern_settings(settings: dict[str, object]) -> None:
     with pytest.raises(ArgumentError):
         Training(**settings)  # pyright: ignore[reportArgumentType]
+
+
+class KilledError(Exception):
+    """Stands for the end of a process."""
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_training_goes_on_from_its_last_epoch(is_stored: bool, tmp_path: Path) -> None:
+    images, labels = blobs()
+    source = Stored(TensorDataset(images), range(60)) if is_stored else images
+    settings = Training(epochs=6, batch_size=7, momentum=0.9, decay_every=2, shift=1, flip=True)
+    told: list[nn.Module] = []
+
+    def kill(model: nn.Module) -> None:
+        told.append(model)
+        if len(told) == 4:
+            raise KilledError
+
+    whole, begun, again, other = (small() for _ in range(4))
+    path = tmp_path / "epoch.pt"
+    fit(whole, source, labels, settings, torch.Generator().manual_seed(1))
+    with pytest.raises(KilledError):
+        fit(begun, source, labels, settings, torch.Generator().manual_seed(1), on_epoch=kill, checkpoint=path)
+    chance = torch.Generator().manual_seed(1)
+    fit(again, source, labels, settings, chance, on_epoch=told.append, checkpoint=path)
+    assert len(told) == 6  # the four before the kill, and the two that were left
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+    # What is finished is not trained again; what would be another training does not take it up.
+    fit(other, source, labels, settings, torch.Generator().manual_seed(1), on_epoch=told.append, checkpoint=path)
+    assert len(told) == 6 and torch.equal(other.state_dict()["1.weight"], whole.state_dict()["1.weight"])
+    fit(small(), source, labels, settings, torch.Generator().manual_seed(2), on_epoch=told.append, checkpoint=path)
+    assert len(told) == 12

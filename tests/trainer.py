@@ -4,27 +4,61 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from rarefish import distributed
 from rarefish.jobs import FitAll, Job
-from rarefish.training import Training
+from rarefish.pretraining import show_rotations
+from rarefish.stored import Stored
+from rarefish.training import Present, Training, show_as_is
 from tests.cases import IMAGE, NUM_CLASSES, Plain
 
 torch.set_num_threads(1)
 
 
-def train(fit_all: FitAll) -> Plain:
-    """22 images in batches of 5: the last batch has fewer images than three processes."""
+class Files:
+    """Stands for images on disk; notes which were read."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.images = images
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.read.append(index)
+        return self.images[index]
+
+
+def train(fit_all: FitAll, present: Present = show_as_is, files: list[Files] | None = None) -> Plain:
+    """24 images in batches of 7: of three processes each has two or three, and the last batch is everyone's.
+
+    With `files`, the images are read one by one, from what is put there.
+    """
     torch.manual_seed(0)
     model, chance = Plain().double(), torch.Generator().manual_seed(1)
-    images, labels = torch.randn(22, *IMAGE, generator=chance).double(), torch.arange(22) % NUM_CLASSES
-    fit_all([Job(model, images, labels, Training(epochs=3, batch_size=5), chance)])
+    images, labels = torch.randn(24, *IMAGE, generator=chance).double(), torch.arange(24) % NUM_CLASSES
+    training = Training(epochs=3, batch_size=7, shift=1, flip=True)
+    if files is not None:
+        files.append(Files(images.flip(0)))
+        fit_all([Job(model, Stored(files[0], range(23, -1, -1)), labels, training, chance, present)])
+    else:
+        fit_all([Job(model, images, labels, training, chance, present)])
     return model
 
 
 def main() -> None:
     distributed.join()
-    torch.save(train(distributed.fit_together).state_dict(), Path(sys.argv[1]) / f"weights-{distributed.rank()}.pt")
+    files: list[Files] = []
+    together = distributed.fit_together
+    made = {
+        "tensor": train(together).state_dict(),
+        "turned": train(together, show_rotations).state_dict(),
+        "stored": train(together, files=files).state_dict(),
+        "read": files[0].read,
+    }
+    torch.save(made, Path(sys.argv[1]) / f"weights-{distributed.rank()}.pt")
     distributed.leave()
 
 

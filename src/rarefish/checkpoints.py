@@ -24,8 +24,13 @@ def fingerprint(model: nn.Module, data: Any, validation: Any, course: Course, ge
     Of image files, their names and labels count; a file that is changed under its name is not noticed.
     """
     settings = {name: value for name, value in asdict(course).items() if name != "workers"}
+    return fingerprint_of(settings, data, validation, dict(model.state_dict()), generator.get_state())
+
+
+def fingerprint_of(*things: Any) -> str:
+    """A text that differs where any of the things does."""
     digest = hashlib.sha256()
-    for part in _parts((settings, data, validation, dict(model.state_dict()), generator.get_state())):
+    for part in _parts(things):
         digest.update(part + b"\0")
     return digest.hexdigest()
 
@@ -63,6 +68,34 @@ def write_checkpoint(
         "unreadable": fitted.unreadable,
     }
     replace_whole(path, lambda file: torch.save(state, file))
+
+
+def keep_epoch(
+    path: Path, key: str, epochs: int, model: nn.Module, optimizer: torch.optim.Optimizer, generator: torch.Generator
+) -> None:
+    """Writes where a training stands after so many epochs."""
+    state = {
+        "format": FORMAT,
+        "fingerprint": key,
+        "epochs": epochs,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "generator": generator.get_state(),
+    }
+    replace_whole(path, lambda file: torch.save(state, file))
+
+
+def take_up(
+    path: Path, key: str, model: nn.Module, optimizer: torch.optim.Optimizer, generator: torch.Generator
+) -> int:
+    """The epochs that the training with that fingerprint has behind it; all is then as it was after them."""
+    found = read_checkpoint(path, key)
+    if not found:
+        return 0
+    model.load_state_dict(found["model"])
+    optimizer.load_state_dict(found["optimizer"])
+    generator.set_state(found["generator"])
+    return found["epochs"]
 
 
 def _parts(value: Any) -> Iterator[bytes]:

@@ -25,7 +25,8 @@ from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.posterior import FEWEST, Posterior
 from rarefish.pseudo_labels import LabelRule, label_rule
-from rarefish.reading import UNREADABLE, Data, Reader, label_of
+from rarefish.reading import UNREADABLE, Data, Reader
+from rarefish.unpacking import label_of
 
 
 def check_data(data: object, name: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from rarefish import __version__
 from rarefish.acquisitions import ACQUISITIONS
@@ -23,6 +24,7 @@ from rarefish.report.pages import Thumbnail, demo_page, gain
 from rarefish.rounds import Round, Task, run_rounds
 from rarefish.training import Training
 
+Digits = Splits[TensorDataset]
 METHODS = ("fisher", "entropy", "random")
 BUDGET = 40
 PRETRAINING = Training(epochs=4, decay_every=2)
@@ -74,7 +76,7 @@ def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda 
     return Outcome(output / "report.html", gain(records).sentence)
 
 
-def pretrained_start(splits: Splits, seed: int, on_epoch: Callable[[nn.Module], None]) -> nn.Module:
+def pretrained_start(splits: Digits, seed: int, on_epoch: Callable[[nn.Module], None]) -> nn.Module:
     """A LeNet that has learned rotations on the pool: the start of every round of this seed."""
     generator = torch.Generator().manual_seed(seed)
     model = build_model("lenet", splits.num_classes, 1, generator)
@@ -82,7 +84,7 @@ def pretrained_start(splits: Splits, seed: int, on_epoch: Callable[[nn.Module], 
     return pretrain_rotation([wish], PRETRAINING, on_epoch=on_epoch)[0]
 
 
-def rounds_of(method: str, seed: int, num_rounds: int, splits: Splits, start: nn.Module) -> Iterator[Round]:
+def rounds_of(method: str, seed: int, num_rounds: int, splits: Digits, start: nn.Module) -> Iterator[Round]:
     task = Task(
         pool=splits.pool,
         validation=splits.validation,
@@ -112,7 +114,7 @@ def to_record(method: str, seed: int, each: Round, rare: tuple[int, ...]) -> Rec
     )
 
 
-def to_thumbnails(each: Round, splits: Splits) -> list[Thumbnail]:
+def to_thumbnails(each: Round, splits: Digits) -> list[Thumbnail]:
     """Every chosen image of a round beside the failure that called for it."""
     assert each.choice.why is not None
     thumbnails = []

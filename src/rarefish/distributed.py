@@ -22,7 +22,7 @@ import torch.distributed.nn
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, RarefishError
-from rarefish.jobs import Job
+from rarefish.jobs import Job, fit_one
 from rarefish.kernels import Standardized
 from rarefish.matching import Matches, merge
 from rarefish.monte_carlo import MonteCarlo
@@ -30,7 +30,7 @@ from rarefish.posterior import Head, Network, TrustedPosterior
 from rarefish.pseudo_labels import NearestTrusted, given, predicted
 from rarefish.records import replace_whole
 from rarefish.team import Plan, Score, Scored
-from rarefish.training import Share, fit
+from rarefish.training import Share
 
 T = TypeVar("T")
 NOTHING = torch.iinfo(torch.int64).min
@@ -202,11 +202,10 @@ def wait_for_all() -> None:
 def fit_together(jobs: Sequence[Job]) -> None:
     """Trains each model in place, by all processes at once (DDP): what one would do, but for rounding.
 
-    BatchNorm takes its statistics from each process's part of a batch.
+    BatchNorm takes its statistics from each process's part of a batch. Of stored images, each process reads its own.
     """
     for job in jobs:
-        share = Share(rank(), num_ranks())
-        fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch, share)
+        fit_one(job, Share(rank(), num_ranks()))
 
 
 def leave() -> None:

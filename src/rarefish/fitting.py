@@ -9,13 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.data import TensorDataset
 
 from rarefish.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from rarefish.courses import Course, Epoch, Fitted
 from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, NotFiniteError, list_some
 from rarefish.layers import check_logits, device_of, dtype_of, evaluating
-from rarefish.reading import Data, Reader
+from rarefish.reading import Data, Reader, labels_of
 from rarefish.training import evaluate
 
 ZOOM, SHIFT = 0.15, 0.08
@@ -129,10 +128,9 @@ def _check(
 
 def _labels(data: Data, reader: Reader, unreadable: dict[int, str]) -> Int[Tensor, " N"]:
     """Labels of all items, by the data set's own list where it has one; else all are read once."""
-    own = data.tensors[1] if isinstance(data, TensorDataset) and len(data.tensors) > 1 else None
-    own = getattr(data, "targets", own)
+    own = labels_of(data)
     if own is not None:
-        return torch.as_tensor(own).long().cpu()
+        return own
     labels_N = torch.full((len(data),), -1)
     for batch in reader.read(data, title="reading labels", labels=True, unreadable=unreadable):
         assert batch.labels is not None

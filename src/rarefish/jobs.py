@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from rarefish.training import Present, Training, fit, show_as_is
+from rarefish.stored import Images
+from rarefish.training import Present, Share, Training, fit, show_as_is
 
 
 @dataclass(frozen=True)
@@ -14,13 +16,21 @@ class Job:
     """One training to do: what `fit()` takes."""
 
     model: nn.Module
-    images: Tensor
+    images: Images
     labels: Tensor
     training: Training
     generator: torch.Generator = field(repr=False)
     present: Present = show_as_is
     on_epoch: Callable[[nn.Module], None] | None = None
     """Hears of each finished epoch, with the model as it is then, evaluating."""
+    checkpoint: Path | None = None
+    """Where `fit()` keeps what it has after each epoch."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """The images, where they are in memory."""
+        assert isinstance(self.images, Tensor), "stored images are for fit() alone"
+        return self.images
 
 
 FitAll = Callable[[Sequence[Job]], None]
@@ -29,7 +39,13 @@ FitAll = Callable[[Sequence[Job]], None]
 def fit_each(jobs: Sequence[Job]) -> None:
     """Trains each model in place, one after another."""
     for job in jobs:
-        fit(job.model, job.images, job.labels, job.training, job.generator, job.present, job.on_epoch)
+        fit_one(job)
+
+
+def fit_one(job: Job, share: Share | None = None) -> None:
+    """`fit()` with what the job says."""
+    settings = (job.training, job.generator, job.present, job.on_epoch)
+    fit(job.model, job.images, job.labels, *settings, share=share, checkpoint=job.checkpoint)
 
 
 def alike(jobs: Sequence[Job]) -> list[list[Job]]:

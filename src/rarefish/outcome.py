@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rarefish.pictures import draw_pairs
-from rarefish.reading import Data, image_of
+from rarefish.reading import Data
 from rarefish.records import write_whole
+from rarefish.unpacking import image_of
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")
 PATHS = ("path", "center_path")

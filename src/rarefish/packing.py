@@ -53,7 +53,7 @@ def _fit_pack(jobs: Sequence[Job], num_repeats: int) -> None:
 
 
 def _data(jobs: Sequence[Job]) -> list[tuple[Tensor, Tensor]]:
-    return [(job.images, job.labels) for job in jobs]
+    return [(job.tensor, job.labels) for job in jobs]
 
 
 class _Step:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from rarefish.jobs import FitAll, Job, fit_each
 from rarefish.models import with_new_classifier
+from rarefish.stored import Stored
 from rarefish.training import Training
 
 ROTATION = Training(epochs=8, decay_every=3)
@@ -20,10 +22,12 @@ class Wish:
     """A network that is to be pretrained, and the images it may look at."""
 
     model: nn.Module
-    images: Float[Tensor, "N C H W"]
+    images: Float[Tensor, "N C H W"] | Stored
     num_classes: int
     """Of the task to come: the width of the fresh classifier."""
     generator: torch.Generator = field(repr=False)
+    checkpoint: Path | None = None
+    """Where the training is kept after each epoch."""
 
 
 def pretrain_rotation(
@@ -45,6 +49,7 @@ def pretrain_rotation(
             wish.generator,
             show_rotations,
             on_epoch,
+            wish.checkpoint,
         )
         for wish in wishes
     ]

@@ -1,21 +1,20 @@
 """Batches out of any data set: bare images, (image, label) pairs or dictionaries."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset, default_collate
+from torch.utils.data import DataLoader, TensorDataset
 
 from rarefish.errors import ArgumentError, DataError, LabelError, RarefishError, list_some
 from rarefish.progress import track
+from rarefish.unpacking import image_of, label_at, label_of, stack
 
 UNREADABLE = (OSError, SyntaxError, DataError)
 """What data sets raise for a file that is broken or gone; Pillow's errors are among them."""
-IMAGE_KEYS = ("pixel_values", "image", "img", "images")
-LABEL_KEYS = ("label", "labels", "fine_label", "target")
 
 
 @runtime_checkable
@@ -25,6 +24,32 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+@runtime_checkable
+class InMemory(Protocol):
+    """A data set that gives many images at once: they lie in memory, though not as the model wants them."""
+
+    @property
+    def targets(self) -> Sequence[int]:
+        """The labels of all."""
+        ...
+
+    def take(self, rows: Tensor) -> Tensor:
+        """The images at those positions."""
+        ...
+
+
+def lies_in_memory(data: object) -> bool:
+    """Whether many images can be had at once, without a look at files."""
+    return isinstance(data, (TensorDataset, InMemory))
+
+
+def labels_of(data: object) -> Tensor | None:
+    """All labels by the data set's own list, without a look at an image; None where it has no list."""
+    own = data.tensors[1] if isinstance(data, TensorDataset) and len(data.tensors) > 1 else None
+    own = getattr(data, "targets", own)
+    return None if own is None else torch.as_tensor(own).long().cpu()
 
 
 @dataclass(frozen=True)
@@ -67,16 +92,20 @@ class Reader:
         title: str = "",
         labels: bool | Tensor = False,
         unreadable: dict[int, str] | None = None,
+        sizes: Sequence[int] | None = None,
     ) -> Generator[Batch, None, None]:
         """The images at `index` (all, if None), in order; `labels`: the data set's own, or these, one an image.
 
-        Images that cannot be read are noted in `unreadable` and left out; without it they are an error.
+        Images that cannot be read are noted in `unreadable` and left out; without it they are an error. Batches are of
+        `batch_size`, or one after another of `sizes`.
         """
         index = range(len(data)) if index is None else index
-        if type(data) is TensorDataset and self.collate is None:
-            batches: Iterable[Batch | RarefishError] = _slices(data, index, self.batch_size, labels is True)
+        if (type(data) is TensorDataset or isinstance(data, InMemory)) and self.collate is None:
+            batches: Iterable[Batch | RarefishError] = _slices(
+                data, index, sizes or int(self.batch_size), labels is True
+            )
         else:
-            batches = self._load(data, index, labels is True)
+            batches = self._load(data, index, labels is True, sizes)
         for batch in track(batches, total=len(index), title=title, step=_num_images, shown=self.progress):
             if isinstance(batch, RarefishError):
                 raise batch
@@ -89,11 +118,16 @@ class Reader:
                 continue
             yield replace(batch, labels=labels[batch.index]) if isinstance(labels, Tensor) else batch
 
-    def _load(self, data: Data, index: Sequence[int], with_labels: bool) -> "DataLoader[Batch | RarefishError]":
+    def _load(
+        self, data: Data, index: Sequence[int], with_labels: bool, sizes: Sequence[int] | None
+    ) -> "DataLoader[Batch | RarefishError]":
+        how: dict[str, Any] = {"batch_size": int(self.batch_size), "sampler": index}
+        if sizes:
+            ends = list(accumulate(sizes))
+            how = {"batch_sampler": [index[end - size : end] for end, size in zip(ends, sizes, strict=True)]}
         return DataLoader(
             _Numbered(data),  # pyright: ignore[reportArgumentType]
-            batch_size=int(self.batch_size),
-            sampler=index,  # pyright: ignore[reportArgumentType]
+            **how,
             num_workers=self.num_workers,
             collate_fn=_Collate(self.collate, with_labels).without_traceback,
             generator=torch.Generator(),  # else it draws from the caller's
@@ -109,15 +143,21 @@ class Reader:
         return _Collate(self.collate, False)([(index, data[index])]).images
 
 
-def _slices(data: TensorDataset, index: Sequence[int], batch_size: int, with_labels: bool) -> Iterator[Batch]:
-    """Batches of tensors in memory (or on a GPU) without a look at single items."""
-    images, *rest = data.tensors
-    for rows in torch.as_tensor(index, dtype=torch.long).split(int(batch_size)):
+def _slices(
+    data: TensorDataset | InMemory, index: Sequence[int], size: int | Sequence[int], with_labels: bool
+) -> Iterator[Batch]:
+    """Batches of images in memory (or on a GPU) without a look at single items."""
+    if isinstance(data, InMemory):
+        take, truth = data.take, torch.as_tensor(data.targets) if with_labels else None
+    else:
+        images, *rest = data.tensors
         if with_labels and not rest:
-            raise LabelError(f"Item {int(rows[0])} has no label, and these settings need one. Give two tensors.")
-        here = rows.to(images.device)
-        labels = rest[0][rows.to(rest[0].device)].long() if with_labels else None
-        yield Batch(rows, images[here], labels)
+            raise LabelError(
+                f"Item {next(iter(index), 0)} has no label, and these settings need one. Give two tensors."
+            )
+        take, truth = (lambda rows: images[rows.to(images.device)]), rest[0] if with_labels else None
+    for rows in torch.as_tensor(index, dtype=torch.long).split(size if isinstance(size, int) else list(size)):
+        yield Batch(rows, take(rows), None if truth is None else truth[rows.to(truth.device)].long())
 
 
 @dataclass(frozen=True)
@@ -173,8 +213,8 @@ class _Collate:
                     f"collate= made {len(images)} images out of {len(index)} items; it must keep their number."
                 )
         else:
-            images = _stack([image_of(item) for item in items], index)
-            labels = torch.tensor([_label_at(i, item) for i, item in numbered]) if self.with_labels else None
+            images = stack([image_of(item) for item in items], index)
+            labels = torch.tensor([label_at(i, item) for i, item in numbered]) if self.with_labels else None
         return Batch(index, torch.as_tensor(images), labels if labels is None else torch.as_tensor(labels).long())
 
 
@@ -194,49 +234,3 @@ def check_labels(batch: Batch, num_classes: int) -> None:
             f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}; found {values} at index "
             f"{index}. Number the classes from 0, or give the model more outputs."
         )
-
-
-def image_of(item: Any) -> Any:
-    """The image in a data set's item (or the images in a batch of them)."""
-    if isinstance(item, Mapping):
-        key = next((key for key in IMAGE_KEYS if key in item), None)
-        if key is None:
-            raise DataError(f"Found no image in an item with {', '.join(map(str, item))}; call it 'image'.")
-        return item[key]
-    return item[0] if isinstance(item, (tuple, list)) else item
-
-
-def label_of(item: Any) -> Any:
-    """The label in a data set's item (or the labels in a batch of them); None where there is none."""
-    if isinstance(item, Mapping):
-        return next((item[key] for key in LABEL_KEYS if key in item), None)
-    return item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None
-
-
-def _label_at(index: int, item: Any) -> int:
-    label = label_of(item)
-    if label is None:
-        raise LabelError(f"Item {index} has no label, and these settings need one. Give (image, label) items.")
-    try:
-        number = int(label)
-    except (TypeError, ValueError):
-        number = None
-    if number is None or number != label:
-        raise LabelError(f"The label of item {index} is {label!r}, not a class number from 0.")
-    return number
-
-
-def _stack(images: list[Any], index: Tensor) -> Tensor:
-    for i, image in zip(index.tolist(), images, strict=True):
-        if not isinstance(image, (Tensor, np.ndarray)):
-            raise DataError(
-                f"Image {i} is a {type(image).__name__}, not a tensor. Add a transform to the data set that makes it "
-                "one, such as torchvision's ToTensor()."
-            )
-    shapes = {tuple(image.shape) for image in images}
-    if len(shapes) > 1:
-        raise DataError(
-            f"Images {int(index[0])} to {int(index[-1])} differ in shape: {list_some(sorted(shapes), 3)}. Resize them "
-            "in the data set's transform, or give collate= a function that makes a batch of them."
-        )
-    return default_collate(images)

@@ -3,59 +3,19 @@
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
 
-from rarefish.acquisitions import Acquisition, Choice, Situation
+from rarefish.acquisitions import Choice, Situation
 from rarefish.errors import ArgumentError
-from rarefish.jobs import FitAll, Job, fit_each
-from rarefish.oracles import Oracle
-from rarefish.reading import Data, Reader, label_of
-from rarefish.team import Alone, Team
-from rarefish.training import Score, Training, evaluate
-
-AT_ONCE = Reader(batch_size=10_000, progress=False)
-"""A peek after every epoch is many small passes: few large batches make them bearable."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """What stays the same through all rounds."""
-
-    pool: Data
-    validation: Data
-    test: Data
-    starts: tuple[nn.Module, ...]
-    """The untrained model, or one for each member of an ensemble; never changed."""
-    acquire: Acquisition
-    oracle: Oracle
-    budget: int
-    num_classes: int
-    name: str = "the acquisition"
-    training: Training = field(default_factory=Training)
-    warm: bool = False
-    """Train on from the round before; cold (the default) trains every round from the start."""
-    seed: int = 0
-    batch_size: int = 1000
-    learns_validation: bool = False
-    """The model learns from the validation set as well: what a skeptic would try first."""
-    team: Team = field(default_factory=Alone)
-    """Who shares the work of choosing; all of them go through the same rounds."""
-    peek: bool = False
-    """Look at the test set after every epoch, to tell the best one: as the paper counts, not as we do."""
-
-
-@dataclass(frozen=True)
-class State:
-    """Where a task stands after some rounds: all that the next one needs."""
-
-    number: int
-    models: tuple[nn.Module, ...] = field(repr=False)
-    labeled: tuple[int, ...] = ()
-    labels: tuple[int, ...] = ()
-    refused: tuple[int, ...] = ()
+from rarefish.jobs import FitAll, fit_each
+from rarefish.lessons import chance, jobs_of
+from rarefish.reading import Data
+from rarefish.state import State, Task
+from rarefish.training import Score, evaluate
+from rarefish.underway import to_choice
+from rarefish.unpacking import label_of
 
 
 @dataclass(frozen=True)
@@ -104,10 +64,10 @@ def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fi
     """One round of each task; all their trainings are handed to `fit_all` together."""
     choices, bought, seconds = [], [], []
     for task, state in zip(tasks, states, strict=True):
-        began = time.perf_counter()
-        choices.append(choose(task, state))
-        seconds.append(time.perf_counter() - began)
-        bought.append(ask(task, state, choices[-1]))
+        choice, select_s = choose_once(task, state)
+        choices.append(choice)
+        seconds.append(select_s)
+        bought.append(ask(task, state, choice))
     peeks: list[list[float]] = [[] for _ in tasks]
     began = time.perf_counter()
     fit_all(
@@ -115,18 +75,27 @@ def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fi
     )
     train_s = (time.perf_counter() - began) / len(tasks)
     return [
-        Round(
-            choice,
-            answers,
-            mean_score(task, state, task.test),
-            select_s,
-            train_s,
-            state,
-            mean_score(task, state, task.validation) if is_yardstick(task) else None,
-            max(seen, default=None),
+        Round(choice, answers, tested, select_s, train_s, state, validate(task, state, tested), max(seen, default=None))
+        for task, choice, (answers, state), select_s, seen, tested in zip(
+            *(tasks, choices, bought, seconds, peeks),
+            [mean_score(task, state, task.test) for task, (_, state) in zip(tasks, bought, strict=True)],
+            strict=True,
         )
-        for task, choice, (answers, state), select_s, seen in zip(tasks, choices, bought, seconds, peeks, strict=True)
     ]
+
+
+def choose_once(task: Task, state: State) -> tuple[Choice, float]:
+    """What is chosen, and the seconds that took; a choice that a killed run came to is not made again."""
+    number, taken, files = state.number + 1, [*state.labeled, *state.refused], task.under_way
+    kept = task.team.agree(files.read_choice(number, taken)) if files else None
+    if kept:
+        return to_choice(kept, task.pool, task.validation), kept["seconds"]
+    began = time.perf_counter()
+    choice = choose(task, state)
+    seconds = time.perf_counter() - began
+    if files:
+        task.team.once(lambda: files.keep_choice(number, taken, choice, seconds))
+    return choice, seconds
 
 
 def choose(task: Task, state: State) -> Choice:
@@ -136,6 +105,7 @@ def choose(task: Task, state: State) -> Choice:
         labels=state.labels,
         ask=task.oracle,
         team=task.team,
+        workers=task.workers,
     )
     choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
     choice = replace(choice, indices=task.team.agree(choice.indices))
@@ -162,30 +132,13 @@ def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...
     )
 
 
-def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
-    """The trainings of a state's models on all that is labeled; a peek at the test set adds to `seen`."""
-    batches = list(AT_ONCE.read(task.pool, list(state.labeled)))
-    trusted = list(AT_ONCE.read(task.validation, labels=True)) if task.learns_validation else []
-    if not batches and not trusted:
-        return []  # nothing was answered yet, so there is nothing to learn from
-    images = torch.cat([batch.images for batch in [*batches, *trusted]])
-    labels = torch.tensor(state.labels, dtype=torch.long)
-    labels = torch.cat([labels, *(batch.labels.cpu() for batch in trusted if batch.labels is not None)])
-
-    def peek(model: nn.Module) -> None:
-        seen.append(evaluate(model, task.test, task.num_classes, AT_ONCE).accuracy)
-
-    return [
-        Job(
-            model,
-            images,
-            labels,
-            task.training,
-            chance(task.seed, state.number, f"train {member}"),
-            on_epoch=peek if task.peek and member == 0 else None,
-        )
-        for member, model in enumerate(state.models)
-    ]
+def recall(task: Task, chosen: Sequence[Sequence[int]]) -> State:
+    """The state after cold rounds that chose these; its models have still to learn what the last round taught them."""
+    assert not task.warm, "a warm round learns on from weights that only its state has"
+    state = begin(task)
+    for indices in chosen:
+        _, state = ask(task, state, Choice(list(indices)))
+    return state
 
 
 def is_yardstick(task: Task) -> bool:
@@ -193,20 +146,18 @@ def is_yardstick(task: Task) -> bool:
     return not task.learns_validation and label_of(task.validation[0]) is not None
 
 
+def validate(task: Task, state: State, tested: Score) -> Score | None:
+    """How well the model does on the validation set, where that can tell."""
+    if not is_yardstick(task):
+        return None
+    return tested if task.validation is task.test else mean_score(task, state, task.validation)
+
+
 def mean_score(task: Task, state: State, data: Data) -> Score:
     """The mean over members; the predictions are the first one's."""
-    scores = [evaluate(model, data, task.num_classes) for model in state.models]
+    scores = [evaluate(model, data, task.num_classes, task.reader) for model in state.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
-
-
-def chance(seed: int, number: int, purpose: str) -> torch.Generator:
-    """A generator of its own for each step of each round: a run that is taken up again draws what it would have drawn.
-
-    All methods share it, so their differences are paired by seed.
-    """
-    code = sum(ord(letter) * 31**place for place, letter in enumerate(purpose))
-    return torch.Generator().manual_seed((seed * 1_000_003 + number * 7919 + code) % 2**63)
 
 
 def check_supply(task: Task, num_rounds: int, state: State) -> None:

@@ -1,8 +1,9 @@
-"""Training on labeled images held in memory, and how well the result does."""
+"""Training on labeled images, in memory or read as they are needed, and how well the result does."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rarefish.checkpoints import fingerprint_of, keep_epoch, take_up
 from rarefish.errors import ArgumentError, nearest
 from rarefish.layers import device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, check_labels
+from rarefish.stored import Images, Stored, read_parts
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(images, labels) of a batch -> what the model is shown and what it should answer."""
@@ -89,19 +92,25 @@ class Share:
     rank: int = 0
     size: int = 1
 
+    def splits(self, num_rows: int) -> bool:
+        """Whether a batch is shared out; one with fewer than two for each, which a norm needs, is everyone's."""
+        return 1 < self.size <= num_rows // 2
+
     def of(self, batch: Tensor) -> Tensor:
-        """Our rows; a batch with fewer than one for each is everyone's, and the gradients are the same."""
-        return batch if len(batch) < self.size else batch[self.rank :: self.size]
+        """Our rows; of a batch that is everyone's, all: the gradients are the same."""
+        return batch[self.rank :: self.size] if self.splits(len(batch)) else batch
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """A model whose gradients are averaged over all processes as they are made."""
         return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
 
     def loss(self, training: Training, logits: Tensor, answers: Tensor, num_rows: int) -> Tensor:
-        """Averaged over processes, this is the mean over the whole batch."""
-        if self.size == 1 or num_rows < self.size:
+        """Averaged over processes, this is the mean over a batch of `num_rows` images and all that is made of them."""
+        if not self.splits(num_rows):
             return training.loss(logits, answers)
-        return training.loss(logits, answers, reduction="sum") * (self.size / num_rows)
+        num_own = len(range(self.rank, num_rows, self.size))
+        num_answers = len(answers) // num_own * num_rows
+        return training.loss(logits, answers, reduction="sum") * (self.size / num_answers)
 
 
 @dataclass(frozen=True)
@@ -116,39 +125,55 @@ class Score:
 
 def fit(
     model: nn.Module,
-    images: Float[Tensor, "N ..."],
+    images: Float[Tensor, "N ..."] | Stored,
     labels: Int[Tensor, " N"],
     training: Training,
     generator: torch.Generator,
     present: Present = show_as_is,
     on_epoch: Callable[[nn.Module], None] | None = None,
     share: Share | None = None,
+    checkpoint: Path | None = None,
 ) -> None:
     """Trains the model in place by stochastic gradient descent; it is left in evaluation mode.
 
     `present` may change a batch on its way to the model; `on_epoch` is shown the model after each epoch, evaluating.
+    `checkpoint` is written after each epoch, by the first process: the same training, started again, goes on from it
+    and ends with the weights it would have had. It is left there for the caller to remove.
     """
     device, share = device_of(model), share or Share()
     learner = share.wrap(model)
-    images, labels = images.to(device), labels.to(device)
+    key = _key(model, images, labels, training, generator) if checkpoint else ""
+    images, labels = images.to(device) if isinstance(images, Tensor) else images, labels.to(device)
     optimizer = torch.optim.SGD(weight_groups(model, training), lr=training.lr, momentum=training.momentum)
-    for epoch in range(training.epochs):
+    begun = take_up(checkpoint, key, model, optimizer, generator) if checkpoint else 0
+    for epoch in range(begun, training.epochs):
         model.train()
         for group in optimizer.param_groups:
             group["lr"] = training.lr_at(epoch)
-        drawn = draw_epoch(len(images), training, generator)
-        for rows, moves in zip(*(in_batches(part.to(device), training) for part in drawn), strict=True):
-            shown, answers = present(move(images[rows], moves), labels[rows])
+        drawn = [in_batches(part.to(device), training) for part in draw_epoch(len(images), training, generator)]
+        sizes = [len(rows) for rows in drawn[0]]
+        own = [[share.of(part) for part in parts] for parts in drawn]
+        batches = read_parts(images, own[0], device, dtype_of(model))
+        for batch, rows, moves, size in zip(batches, *own, sizes, strict=True):
+            shown, answers = present(move(batch, moves), labels[rows])
             with training.casting(device):
-                logits = learner(share.of(shown))
-            loss = share.loss(training, logits, share.of(answers), len(answers))
+                logits = learner(shown)
+            loss = share.loss(training, logits, answers, size)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
         model.eval()
+        if checkpoint and share.rank == 0:
+            keep_epoch(checkpoint, key, epoch + 1, model, optimizer, generator)
         if on_epoch:
             on_epoch(model)
     model.eval()
+
+
+def _key(model: nn.Module, images: Images, labels: Tensor, training: Training, generator: torch.Generator) -> str:
+    """Tells this training from others; by places in a data set, which is the same on another machine."""
+    places = images if isinstance(images, Tensor) else torch.tensor(images.index)
+    return fingerprint_of(asdict(training), places, labels, dict(model.state_dict()), generator.get_state())
 
 
 def weight_groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from rarefish.datasets.arrays import Arrays, normalized, read_idx, read_npz, read_svhn
+from rarefish.datasets.arrays import Arrays, Pixels, normalized, read_idx, read_npz, read_svhn, scale_of
 from rarefish.datasets.files import ImageFiles, read_folder, read_manifest
 from rarefish.datasets.sources import open_labeled, open_parquet, open_pool
 from rarefish.errors import ArgumentError, DataError
@@ -48,6 +48,22 @@ def test_damaged_idx_files_are_named(tmp_path: Path, content: bytes, message: st
     (tmp_path / "images.gz").write_bytes(gzip.compress(idx(PIXELS))[:-12])
     with pytest.raises(DataError, match="images.gz is damaged"):
         read_idx(tmp_path / "images.gz", tmp_path / "labels")
+
+
+def test_bytes_are_scaled_as_numbers_are() -> None:
+    """The slow twin: all as float tensors."""
+    rng = np.random.default_rng(0)
+    whole = Arrays(rng.integers(0, 200, (25, 6, 5, 3), dtype=np.uint8), np.arange(25) % 4)
+    own, other = np.array([3, 24, 7, 7, 0]), np.array([1, 2])
+    pool, rest = normalized([whole[rows].to_tensors() for rows in (own, other)])
+    scale = scale_of(whole.images, own, at_once=2)
+    for rows, expected in ((own, pool), (other, rest)):
+        labels = torch.from_numpy(whole.labels[rows])
+        pixels = Pixels(torch.from_numpy(whole.images), torch.from_numpy(rows), labels, *scale)
+        torch.testing.assert_close(pixels.take(torch.arange(len(rows))), expected.tensors[0], atol=1e-5, rtol=1e-5)
+        assert pixels.targets == expected.tensors[1].tolist() and len(pixels) == len(rows)
+        image, label = pixels[1]
+        assert torch.equal(image, pixels.take(torch.tensor([1]))[0]) and label == pixels.targets[1]
 
 
 def test_svhn(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,10 @@ import pytest
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.runner import _run_packed, run_experiment
 from rarefish.experiments.settings import Experiment, Method
+from rarefish.experiments.starts import prepare_starts
 from rarefish.experiments.store import Store, open_store
+from rarefish.experiments.tasks import load_states, task_of
+from rarefish.jobs import Job, fit_each
 from rarefish.records import Record, read_records, write_whole
 from tests.experiments.small import small
 
@@ -163,6 +167,48 @@ def test_a_torn_last_line_is_written_again(whole: Path, tmp_path: Path) -> None:
     assert len(store.records(cell)) == 2
     run_experiment(experiment, store.folder, jobs=1)
     assert everything(store.folder)[path.name] == everything(whole)[path.name]
+
+
+def without_states(whole: Path, folder: Path, num_rounds: int) -> Store:
+    """As somebody might copy a run: settings and the records of some rounds, nothing else."""
+    (folder / "records").mkdir(parents=True)
+    shutil.copy(whole / "settings.json", folder)
+    for path in (whole / "records").iterdir():
+        lines = path.read_bytes().splitlines(keepends=True)[:num_rounds]
+        (folder / "records" / path.name).write_bytes(b"".join(lines))
+    return Store(folder)
+
+
+def test_records_alone_are_enough_to_go_on(whole: Path, tmp_path: Path) -> None:
+    """The last finished round is trained again, and the next one chooses what it would have chosen."""
+    store = without_states(whole, tmp_path / "run", 2)
+    run_experiment(small(), store.folder, jobs=2)
+    assert everything(store.folder) == everything(whole)
+
+
+def test_trainings_done_again_are_handed_over_together(whole: Path, tmp_path: Path) -> None:
+    store, experiment = without_states(whole, tmp_path / "run", 2), small().only(seeds=1)
+    open_store(store.folder, small())
+    cells, calls = list(experiment.cells()), []
+
+    def note(jobs: Sequence[Job]) -> None:
+        calls.append(len(jobs))
+        fit_each(jobs)
+
+    prepare_starts(experiment, cells, store, "cpu")
+    tasks = [task_of(experiment, cell, store, "cpu") for cell in cells]
+    states = load_states(tasks, cells, store, note)
+    assert calls == [4] and [state.number for state in states] == [2, 2, 2]  # one of the methods has two networks
+    for cell, state in zip(cells, states, strict=True):
+        assert state.labeled == tuple(i for record in store.records(cell) for i in record.indices)
+
+
+def test_a_warm_run_says_that_it_needs_its_state(whole: Path, tmp_path: Path) -> None:
+    experiment = small().only(("random",), seeds=1, rounds=1, restarts=("warm",))
+    made = run_experiment(experiment, tmp_path / "made", together=True)
+    store = without_states(made.folder, tmp_path / "run", 1)
+    with pytest.raises(DataError, match="1 rounds of random.* but not their state, states/random.*copy that file"):
+        run_experiment(replace(experiment, rounds=2), store.folder, together=True)
 
 
 def test_all_cells_in_step_do_what_each_would_alone(whole: Path, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def choose_fisher(
         bought=dict(zip(situation.labeled, situation.labels, strict=False)),
         batch_size=situation.batch_size * crowd,
         precision="float32",
+        num_workers=situation.workers,
         generator=generator,
         progress=False,
         team=situation.team,

@@ -32,6 +32,8 @@ class Situation:
     """For acquisitions that learn from each answer within a round; they ask for nothing that they do not choose."""
     team: Team = field(default_factory=Alone)
     """Who shares the work of choosing."""
+    workers: int = 0
+    """Processes that read ahead where images are in files."""
 
     @property
     def model(self) -> nn.Module:
@@ -39,7 +41,7 @@ class Situation:
 
     @property
     def reader(self) -> Reader:
-        return Reader(batch_size=self.batch_size, progress=False)
+        return Reader(batch_size=self.batch_size, num_workers=self.workers, progress=False)
 
     @cached_property
     def unlabeled(self) -> list[int]:

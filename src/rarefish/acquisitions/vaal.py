@@ -5,12 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.data import TensorDataset
 
 from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.situation import Choice, Situation, take_largest
 from rarefish.layers import device_of
 from rarefish.models import draw_weights
 from rarefish.replay import Repeated
+from rarefish.stored import Images, Stored, read_parts
 from rarefish.training import read_images
 
 
@@ -76,40 +78,47 @@ def choose_vaal(
         return choose_random(situation, budget, generator)
     settings, device = settings or Vaal(), device_of(situation.model)
     labeled, unlabeled = (
-        read_images(situation.pool, index).to(device) for index in (list(situation.labeled), situation.unlabeled)
+        images_at(situation, index, device) for index in (list(situation.labeled), situation.unlabeled)
     )
-    encoder, discriminator = train_vaal(labeled, unlabeled, settings, generator)
+    encoder, discriminator = train_vaal(labeled, unlabeled, settings, generator, device)
+    rows = torch.arange(len(unlabeled)).split(situation.batch_size)
     with torch.no_grad():
-        codes = [encoder(images)[0] for images in unlabeled.split(situation.batch_size)]
+        codes = [encoder(images)[0] for images in read_parts(unlabeled, rows, device, torch.float32)]
         unlike = -torch.cat([discriminator(code).squeeze(1) for code in codes])
     passes = len(unlabeled) + 2 * 2 * settings.steps * settings.batch_size
     return take_largest(situation, unlike, budget, generator, passes)
 
 
+def images_at(situation: Situation, index: list[int], device: torch.device) -> Images:
+    """Pool images on the device, or where they are until their turn comes."""
+    if isinstance(situation.pool, TensorDataset):
+        return read_images(situation.pool, index).to(device)
+    return Stored(situation.pool, index, situation.workers)
+
+
 def train_vaal(
-    labeled: Tensor, unlabeled: Tensor, settings: Vaal, generator: torch.Generator
+    labeled: Images, unlabeled: Images, settings: Vaal, generator: torch.Generator, device: torch.device
 ) -> tuple[Encoder, nn.Module]:
     """The encoder and the discriminator after their game; each batch is half labeled, half not."""
-    channels, latent = labeled.shape[1], settings.latent
+    (_, channels, *size), latent = labeled.shape, settings.latent
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from the global chance
-        encoder, decoder = Encoder(channels, latent), Decoder(channels, latent, (labeled.shape[2], labeled.shape[3]))
+        encoder, decoder = Encoder(channels, latent), Decoder(channels, latent, (size[0], size[1]))
         wide, last = nn.Linear(512, 512), nn.Linear(512, 1)
         discriminator = nn.Sequential(nn.Linear(latent, 512), nn.ReLU(), wide, nn.ReLU(), last)
     for part in (encoder, decoder, discriminator):
-        draw_weights(part, generator).to(labeled.device)
+        draw_weights(part, generator).to(device)
     vae, judge = (
         torch.optim.Adam(
             [parameter for part in parts for parameter in part.parameters()],
             lr=settings.lr,
-            capturable=labeled.device.type == "cuda",
+            capturable=device.type == "cuda",
         )
         for parts in ((encoder, decoder), (discriminator,))
     )
     count = settings.batch_size
-    truth = (torch.arange(2 * count, device=labeled.device)[:, None] < count).to(labeled.dtype)
+    truth = (torch.arange(2 * count, device=device)[:, None] < count).float()
 
-    def play(from_labeled: Tensor, from_unlabeled: Tensor, noise: Tensor) -> None:
-        images = torch.cat([labeled[from_labeled], unlabeled[from_unlabeled]])
+    def play(images: Tensor, noise: Tensor) -> None:
         mean, log_variance = encoder(images)
         rebuilt = decoder(mean + noise * (log_variance / 2).exp())
         prior = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(dim=1).mean()
@@ -120,14 +129,14 @@ def train_vaal(
         _descend(judge, functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), truth))
 
     step = Repeated(play)
-    noises = torch.Generator(labeled.device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    noises = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     rows = [
-        torch.randint(len(x), (settings.steps, count), generator=generator).to(labeled.device)
-        for x in (labeled, unlabeled)
+        torch.randint(len(x), (settings.steps, count), generator=generator).to(device) for x in (labeled, unlabeled)
     ]
-    for from_labeled, from_unlabeled in zip(*rows, strict=True):
-        noise = torch.randn(2 * count, latent, generator=noises, device=labeled.device)
-        step(from_labeled, from_unlabeled, noise)
+    drawn = (read_parts(x, list(own), device, torch.float32) for x, own in zip((labeled, unlabeled), rows, strict=True))
+    for both in zip(*drawn, strict=True):
+        noise = torch.randn(2 * count, latent, generator=noises, device=device)
+        step(torch.cat(both), noise)
     return encoder, discriminator
 
 

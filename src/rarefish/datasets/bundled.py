@@ -12,7 +12,7 @@ MEAN, DEVIATION = 0.1307, 0.3081
 """Of MNIST's pixels, from 0 to 1."""
 
 
-def load_digits() -> Splits:
+def load_digits() -> Splits[TensorDataset]:
     """6,000 common digits 0-4 and 60 rare ones 5-9 in the pool; 500 and 2,000 of all ten, evenly, to validate and test.
 
     >>> splits = load_digits()

@@ -3,7 +3,7 @@
 import csv
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,10 @@ class ImageFiles:
     @property
     def targets(self) -> list[int]:
         return list(self.labels)
+
+    def only(self, rows: Sequence[int]) -> "ImageFiles":
+        """The files at those positions, of the same classes."""
+        return replace(self, paths=tuple(self.paths[i] for i in rows), labels=tuple(self.labels[i] for i in rows))
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path = self.paths[index]

@@ -1,17 +1,19 @@
 """A data set cut for active learning."""
 
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from torch.utils.data import TensorDataset
+Held = TypeVar("Held")
+"""A data set of (image, label): tensors, bytes or files."""
 
 
 @dataclass(frozen=True)
-class Splits:
+class Splits(Generic[Held]):
     """A pool to choose from, a small trusted validation set and a test set, all of (image, label)."""
 
-    pool: TensorDataset
-    validation: TensorDataset
-    test: TensorDataset
+    pool: Held
+    validation: Held
+    test: Held
     num_classes: int
     rare: tuple[int, ...]
     """Classes that the pool hardly has."""
@@ -19,4 +21,5 @@ class Splits:
     @property
     def channels(self) -> int:
         """Of an image."""
-        return self.pool.tensors[0].shape[1]
+        pool: Any = self.pool
+        return pool[0][0].shape[0]

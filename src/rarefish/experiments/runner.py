@@ -14,11 +14,14 @@ import torch
 
 from rarefish.distributed import Ranks, fit_together, num_ranks, rank, wait_for_all
 from rarefish.errors import RarefishError
+from rarefish.experiments.data import splits_of
 from rarefish.experiments.settings import Cell, Experiment
+from rarefish.experiments.starts import prepare_starts, start_keys
 from rarefish.experiments.store import Store, open_store
-from rarefish.experiments.tasks import check_experiment, keep_round, load_state, prepare_starts, start_keys, task_of
+from rarefish.experiments.tasks import check_experiment, keep_round, load_states, task_of
 from rarefish.jobs import fit_each
 from rarefish.lanes import fit_many
+from rarefish.reading import lies_in_memory
 from rarefish.rounds import advance, check_supply, run_rounds
 
 Tell = Callable[[str, int, int], None]
@@ -56,7 +59,7 @@ def run_experiment(
         tell("starting", done, total)
         wait_for_all()
         if together or num_ranks() > 1:
-            _share_out_starts(experiment, left, store, device)
+            _share_out_starts(experiment, left, store, device, together)
         if together:
             _run_together(experiment, left, store, device, tell, done, total)
         elif device.startswith("cuda"):
@@ -68,8 +71,12 @@ def run_experiment(
     return store
 
 
-def _share_out_starts(experiment: Experiment, cells: list[Cell], store: Store, device: str) -> None:
-    """Each process makes some of the starting networks before any cell begins."""
+def _share_out_starts(experiment: Experiment, cells: list[Cell], store: Store, device: str, together: bool) -> None:
+    """Each process makes some of the starting networks before any cell begins, or all make each, from many files."""
+    if together and cells and not lies_in_memory(splits_of(experiment, cells[0], device).pool):
+        prepare_starts(experiment, cells, store, device, fit_together, is_keeper=rank() == 0)
+        wait_for_all()
+        return
     by_start = group_by_start(cells)
     own = [cell for key in sorted(by_start)[rank() :: num_ranks()] for cell in by_start[key]]
     prepare_starts(experiment, own, store, device, fit_many if device.startswith("cuda") else fit_each)
@@ -89,7 +96,8 @@ def _run_together(
     """One cell after another, its pool and its trainings shared by all processes; the first one keeps the books."""
     for cell in cells:
         task = task_of(experiment, cell, store, device, Ranks(device=device))
-        for finished in run_rounds(task, experiment.rounds, load_state(task, cell, store), fit_together):
+        (state,) = load_states([task], [cell], store, fit_together)
+        for finished in run_rounds(task, experiment.rounds, state, fit_together):
             if rank() == 0:
                 keep_round(experiment, cell, task, finished, store)
             done += 1
@@ -104,7 +112,8 @@ def _run_packed(
     tell("learning rotations", done, total)
     prepare_starts(experiment, cells, store, device, fit_many)
     tasks = {cell.key: task_of(experiment, cell, store, device) for cell in cells}
-    states = {cell.key: load_state(tasks[cell.key], cell, store) for cell in cells}
+    loaded = load_states([tasks[cell.key] for cell in cells], cells, store, fit_many)
+    states = {cell.key: state for cell, state in zip(cells, loaded, strict=True)}
     for cell in cells:
         check_supply(tasks[cell.key], experiment.rounds, states[cell.key])
     while left := [cell for cell in cells if states[cell.key].number < experiment.rounds]:
@@ -165,5 +174,6 @@ def _begin_worker(parent: int) -> None:
 
 def _run_cell(experiment: Experiment, cell: Cell, store: Store) -> None:
     task = task_of(experiment, cell, store, "cpu")
-    for finished in run_rounds(task, experiment.rounds, load_state(task, cell, store)):
+    (state,) = load_states([task], [cell], store)
+    for finished in run_rounds(task, experiment.rounds, state):
         keep_round(experiment, cell, task, finished, store)

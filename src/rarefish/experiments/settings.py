@@ -64,6 +64,11 @@ class Experiment:
     validation_sizes: tuple[int, ...] = (10_000,)
     holdout: int = 10_000
     """Images kept out of the pool, from which all validation sets are drawn."""
+    validation_is_test: bool = False
+    """Validation sets are drawn from the test set, and nothing is held out: the paper's ImageNet has no third set.
+    Whoever looks at such a validation set has seen the test images, though it learns nothing from them."""
+    image_size: int = 224
+    """Height and width that image files are brought to; images in arrays stay as they are."""
     starts: tuple[str, ...] = ("pretrained",)
     restarts: tuple[str, ...] = ("cold",)
     training: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +88,11 @@ class Experiment:
             for value in values:
                 if value not in known:
                     raise ArgumentError(f"There is no {value!r}. {nearest(value, known)}")
-        if max(self.validation_sizes) > self.holdout:
+        if self.image_size < 1:
+            raise ArgumentError(f"image_size must be at least 1, not {self.image_size}.")
+        if self.validation_is_test and self.holdout:
+            raise ArgumentError(f"Validation sets come from the test set: set holdout=0, not {self.holdout}.")
+        if max(self.validation_sizes) > self.holdout and not self.validation_is_test:
             raise ArgumentError(
                 f"{max(self.validation_sizes)} validation images do not fit a holdout of {self.holdout}."
             )

@@ -4,6 +4,7 @@ RUN/settings.json          the experiment, as it was started; compared when the 
 RUN/records/CELL.jsonl     one line a finished round, written last
 RUN/states/CELL-rNN.pt     models and labels after round NN; only the latest is kept
 RUN/starts/START.pt        pretrained networks
+RUN/epochs/                long trainings and choices under way, where images are in files; gone when they are done
 RUN/snapshots/CELL-rNN.npz features and answers on the test set, for t-SNE
 """
 
@@ -23,6 +24,7 @@ import torch
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.settings import Cell, Experiment, differences
 from rarefish.records import Record, read_records, replace_whole, to_line, write_whole
+from rarefish.underway import UnderWay
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,14 @@ class Store:
             file.flush()
             os.fsync(file.fileno())
         self._state(cell, record.round - 1).unlink(missing_ok=True)
+        self.under_way(cell).clear()
+
+    def has_state(self, cell: Cell, number: int) -> bool:
+        return self._state(cell, number).exists()
+
+    def under_way(self, cell: Cell) -> UnderWay:
+        """Where the cell's next round keeps what it has so far."""
+        return UnderWay(self.folder / "epochs", cell.key)
 
     def state(self, cell: Cell, number: int) -> dict[str, Any]:
         """What `finish` kept after that round."""
@@ -76,6 +86,8 @@ class Store:
                 raise ArgumentError(
                     f"Another process is running the experiment in {self.folder}. Wait for it."
                 ) from None
+            for unfinished in self.folder.glob("*/*.part"):  # what a killed process was writing
+                unfinished.unlink(missing_ok=True)
             yield
 
     def start_path(self, key: str) -> Path:
@@ -83,6 +95,11 @@ class Store:
 
     def save_start(self, key: str, weights: dict[str, Any]) -> None:
         _save(self.start_path(key), weights)
+        self.start_under_way(key).unlink(missing_ok=True)
+
+    def start_under_way(self, key: str) -> Path:
+        """Where a pretraining is kept, epoch by epoch."""
+        return self.folder / "epochs" / f"{key}.pt"
 
     def load_start(self, key: str) -> dict[str, Any]:
         return _load(self.start_path(key))
@@ -104,11 +121,12 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
             raise ArgumentError(
                 f"{folder} holds a run with other settings: {'; '.join(different)}. Choose another folder."
             )
-        for start in (folder / "starts").glob("*.pt") if different else ():
-            start.unlink()  # made under the other settings
+        for part in ("starts", "epochs") if different else ():
+            for made in (folder / part).glob("*.pt"):
+                made.unlink()  # under the other settings
     elif folder.exists() and any(folder.iterdir()):
         raise ArgumentError(f"{folder} is not empty and holds no run. Choose another folder.")
-    for part in ("records", "states", "starts", "snapshots"):
+    for part in ("records", "states", "starts", "epochs", "snapshots"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(experiment.to_json(), indent=2))
     return Store(folder)

@@ -2,34 +2,43 @@
 
 import copy
 import inspect
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rarefish.acquisitions import ACQUISITIONS, find_acquisition
 from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.situation import Situation
-from rarefish.datasets.splits import Splits
-from rarefish.errors import ArgumentError
+from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.data import read_dataset, splits_of
 from rarefish.experiments.settings import Cell, Experiment
+from rarefish.experiments.starts import load_starts, num_workers
 from rarefish.experiments.store import Store
 from rarefish.jobs import FitAll, fit_each
 from rarefish.layers import find_layers
+from rarefish.lessons import jobs_of
 from rarefish.models import build_model
 from rarefish.oracles import known_labels
-from rarefish.pretraining import Wish, pretrain_rotation
+from rarefish.reading import labels_of, lies_in_memory
 from rarefish.records import Record
-from rarefish.rounds import Round, State, Task
+from rarefish.rounds import Round, begin, recall
+from rarefish.state import State, Task
 from rarefish.team import Alone, Team
 from rarefish.training import Training
+
+STREAMED = 256
+"""Images looked at together where they are read from files: of 224 × 224 pixels, 8,000 would be 5 GB."""
+MOST_CLASSES = 200
+"""With more, no confusion matrix is kept."""
 
 
 def check_experiment(experiment: Experiment) -> None:
     """Complains about names and settings that no cell could work with, before any work."""
-    read_dataset(experiment.dataset)
+    read_dataset(experiment.dataset, experiment.image_size)
     splits = splits_of(experiment, next(experiment.cells()), "cpu")
     model = build_model(experiment.model, splits.num_classes, splits.channels, torch.Generator())
     for name in ("training", "pretraining"):
@@ -50,67 +59,57 @@ def _bind(what: str, function: Any, settings: dict[str, Any], *arguments: Any) -
         raise ArgumentError(f"The settings of {what} do not fit: {error}.") from None
 
 
-def start_keys(cell: Cell) -> list[str]:
-    """Names of the starting networks of a cell, one a member; shared by all methods of a seed and imbalance."""
-    return [f"{cell.start}-s{cell.seed}-i{cell.imbalance}-m{member}" for member in range(cell.method.members)]
-
-
-def prepare_starts(
-    experiment: Experiment, cells: list[Cell], store: Store, device: str, fit_all: FitAll = fit_each
-) -> None:
-    """Makes and keeps every starting network that the cells need and the run does not have yet."""
-    wanted = {key: cell for cell in cells for key in start_keys(cell) if not store.start_path(key).exists()}
-    wishes = {}
-    for key, cell in wanted.items():
-        splits = splits_of(experiment, cell, device)
-        generator = torch.Generator().manual_seed(cell.seed + 1000 * int(key.rsplit("-m", 1)[1]))
-        model = build_model(experiment.model, splits.num_classes, splits.channels, generator).to(device)
-        wishes[key] = Wish(model, splits.pool.tensors[0], splits.num_classes, generator)
-    pretrained = {key: wish for key, wish in wishes.items() if wanted[key].start == "pretrained"}
-    models = pretrain_rotation(list(pretrained.values()), Training(**experiment.pretraining), fit_all)
-    done = {key: wish.model for key, wish in wishes.items()} | dict(zip(pretrained, models, strict=True))
-    for key, model in done.items():
-        store.save_start(key, model.state_dict())
-
-
-def load_starts(experiment: Experiment, cell: Cell, store: Store, splits: Splits, device: str) -> tuple[nn.Module, ...]:
-    """The starting networks of a cell."""
-    models = []
-    for key in start_keys(cell):
-        model = build_model(experiment.model, splits.num_classes, splits.channels, torch.Generator())
-        model.load_state_dict(store.load_start(key))
-        models.append(model.to(device))
-    return tuple(models)
-
-
 def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, team: Team | None = None) -> Task:
     """All that the loop needs for a cell."""
     splits = splits_of(experiment, cell, device)
+    is_streamed = not lies_in_memory(splits.pool)
     return Task(
         pool=splits.pool,
         validation=splits.validation,
         test=splits.test,
         starts=load_starts(experiment, cell, store, splits, device),
         acquire=find_acquisition(cell.method.acquisition, **cell.method.settings),
-        oracle=known_labels(splits.pool.tensors[1].tolist()),
+        oracle=known_labels(_labels(splits.pool).tolist()),
         budget=experiment.budget,
         num_classes=splits.num_classes,
         name=cell.method.name,
         training=Training(**experiment.training),
         warm=cell.restart == "warm",
         seed=cell.seed,
-        batch_size=1000 if device == "cpu" else 8000,
+        batch_size=STREAMED if is_streamed else 1000 if device == "cpu" else 8000,
+        workers=num_workers(device) if is_streamed else 0,
         learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
         team=team or Alone(),
+        under_way=store.under_way(cell) if is_streamed else None,
     )
 
 
-def load_state(task: Task, cell: Cell, store: Store) -> State:
-    """Where the cell's finished rounds left off; before the first one, its start."""
-    number = len(store.records(cell))
+def load_states(tasks: Sequence[Task], cells: Sequence[Cell], store: Store, fit_all: FitAll = fit_each) -> list[State]:
+    """Where the cells' finished rounds left off; before the first one, their starts.
+
+    Where only the records of cold rounds are there, the last round's training is done again, for all cells at once.
+    """
+    states, jobs = [], []
+    for task, cell in zip(tasks, cells, strict=True):
+        records = store.records(cell)
+        if not records or store.has_state(cell, len(records)):
+            states.append(_load_state(task, cell, store, len(records)))
+            continue
+        if task.warm:
+            raise DataError(
+                f"The run has {len(records)} rounds of {cell.key} but not their state, states/{cell.key}-r"
+                f"{len(records):02}.pt. A warm run goes on from its weights: copy that file as well."
+            )
+        states.append(recall(task, [record.indices for record in records]))
+        jobs += jobs_of(replace(task, peek=False), states[-1], [])
+    fit_all(jobs)
+    return states
+
+
+def _load_state(task: Task, cell: Cell, store: Store, number: int) -> State:
     if number == 0:
-        return State(0, task.starts)
+        return begin(task)
     kept = store.state(cell, number)
     models = [copy.deepcopy(start) for start in task.starts]
     for model, weights in zip(models, kept["models"], strict=True):
@@ -140,6 +139,8 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
     truth = _labels(task.test)
     num_classes = task.num_classes
     confusion = (truth * num_classes + score.prediction).bincount(minlength=num_classes**2).reshape(num_classes, -1)
+    # A thousand classes would be a million numbers a round, which no page shows.
+    confusion = confusion if num_classes <= MOST_CLASSES else confusion[:0]
     answers = torch.tensor([-1 if label is None else label for label in finished.answers])
     rare = torch.tensor(experiment.rare)
     kernel = {"features": "features", "fisher": "fisher", "fisher_true": "fisher"}.get(cell.method.acquisition, "")
@@ -180,9 +181,10 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
 def _snapshot(task: Task, finished: Round) -> dict[str, np.ndarray]:
     """Features below the classifier, truth and answers of the first 2,000 test images."""
     count = min(2000, len(task.test))
-    features, logits = last_features(
-        Situation(finished.state.models, task.test, task.validation, ()), list(range(count))
+    here = Situation(
+        finished.state.models, task.test, task.validation, (), batch_size=task.reader.batch_size, workers=task.workers
     )
+    features, logits = last_features(here, list(range(count)))
     return {
         "features": features.float().cpu().numpy(),
         "truth": _labels(task.test)[:count].numpy(),
@@ -191,4 +193,6 @@ def _snapshot(task: Task, finished: Round) -> dict[str, np.ndarray]:
 
 
 def _labels(data: Any) -> Tensor:
-    return data.tensors[1].cpu()
+    labels = labels_of(data)
+    assert labels is not None, "data sets of experiments have a list of labels"
+    return labels

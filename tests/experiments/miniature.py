@@ -1,0 +1,103 @@
+"""Little copies of SVHN and ImageNet, laid out as the originals are, and the paper's recipes cut down to them."""
+
+import runpy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from rarefish.acquisitions.vaal import Vaal
+from rarefish.experiments.recipes import load_recipe
+from rarefish.experiments.settings import Experiment, Method
+from rarefish.posterior import Posterior
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+WNIDS = ("n01440764", "n01443537", "n01484850", "n01491361", "n01494475", "n01496331")
+TRAIN, VAL = 10, 3
+"""Images of each class of the little ImageNet."""
+SVHN = {"train": 5, "extra": 9, "test": 3}
+"""Images of each digit of the little SVHN."""
+
+SLOW = {"epochs": 2, "batch_size": 5, "lr": 0.02, "shift": 2, "flip": True}
+
+
+def write_svhn(folder: Path) -> None:
+    """NAME_32x32.mat: X (32, 32, 3, N), and y with 10 for the digit 0."""
+    from scipy.io import savemat
+
+    (folder / "svhn").mkdir()
+    for seed, (name, count) in enumerate(SVHN.items()):
+        chance = np.random.default_rng(seed)
+        labels = chance.permutation(np.repeat(np.arange(1, 11), count))
+        images = chance.integers(0, 100, (32, 32, 3, len(labels))) + 15 * labels
+        savemat(folder / "svhn" / f"{name}_32x32.mat", {"X": images.astype(np.uint8), "y": labels[:, None]})
+
+
+def write_imagenet(folder: Path) -> None:
+    """train/WNID/*.JPEG and val/WNID/*.JPEG of many sizes; among them one in grey and one in CMYK, as there are."""
+    chance = np.random.default_rng(0)
+    for part, count in (("train", TRAIN), ("val", VAL)):
+        for number, wnid in enumerate(WNIDS):
+            place = folder / "imagenet" / part / wnid
+            place.mkdir(parents=True)
+            for i in range(count):
+                height, width = chance.integers(24, 60, 2)
+                picture = Image.fromarray((chance.integers(0, 90, (height, width, 3)) + 30 * number).astype(np.uint8))
+                kind = {(0, 0): "L", (1, 0): "CMYK"}.get((number, i), "RGB")
+                picture.convert(kind).save(place / f"{part}_{wnid}_{i}.JPEG", format="JPEG")
+
+
+def svhn(**changes: Any) -> Experiment:
+    """recipes/svhn.py:paper with a few images and an epoch."""
+    sizes = {"holdout": 20, "validation_sizes": (20,), "imbalances": (3,)}
+    return shrink(load_recipe(f"{RECIPES / 'svhn.py'}:paper"), **{**sizes, **changes})
+
+
+def imagenet(**changes: Any) -> Experiment:
+    """recipes/imagenet.py:paper with a few images of 32², an epoch, and the smaller ResNet."""
+    rare = runpy.run_path(str(RECIPES / "imagenet.py"))["half_of"](len(WNIDS))
+    sizes = {"rare": rare, "validation_sizes": (VAL * len(WNIDS),), "image_size": 32, "model": "resnet10"}
+    return shrink(load_recipe(f"{RECIPES / 'imagenet.py'}:paper"), **{**sizes, **changes})
+
+
+def shrink(recipe: Experiment, **changes: Any) -> Experiment:
+    """The recipe with little of everything; the precision of a CPU."""
+    little = {"epochs": 1, "batch_size": 8, "precision": "float32"}
+    settings = {
+        "seeds": 1,
+        "rounds": 2,
+        "budget": 4,
+        "imbalances": (5,),
+        "training": {**recipe.training, **little},
+        "pretraining": {**recipe.pretraining, **little},
+    }
+    return replace(recipe, methods=tuple(map(quicken, recipe.methods)), **{**settings, **changes})
+
+
+def quicken(method: Method) -> Method:
+    """The method with fewer steps or samples, where it has such of its own."""
+    if "samples" in method.settings:
+        return replace(method, settings={**method.settings, "samples": 3})
+    if method.acquisition == "vaal":
+        return replace(method, settings={"settings": Vaal(steps=2, batch_size=4)})
+    if method.settings.get("labels") == "posterior":
+        return replace(method, settings={**method.settings, "labels": Posterior(steps=(2, 2))})
+    return method
+
+
+def imagenet_without_norms() -> Experiment:
+    """The same with a network that several processes can train as one does, but for rounding."""
+    methods = (
+        Method(name="random", acquisition="random"),
+        Method(name="BADGE", acquisition="badge"),
+        Method(name="fisher", acquisition="fisher", settings={"layers": ["conv2", "fc1"], "labels": "density"}),
+    )
+    return replace(imagenet(model="lenet", image_size=28, pretraining=SLOW, training=SLOW), methods=methods)
+
+
+def imagenet_for_long() -> Experiment:
+    """The same with epochs enough to be killed among them."""
+    last = imagenet_without_norms().only(("fisher",))
+    return replace(last, training={**SLOW, "epochs": 150}, pretraining={**SLOW, "epochs": 40})
