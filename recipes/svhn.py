@@ -41,7 +41,6 @@ TRUE = fisher("fisher true L768 (limit)", L768, "true")
 OURS = (
     Method(name="features L256", acquisition="features", settings={"layers": L256}),
     fisher("fisher prediction L256", L256, "prediction"),
-    fisher("fisher density L256", L256, "density"),
     DENSITY,
     POSTERIOR,
     TRUE,

@@ -4,15 +4,18 @@ For networks too large to batch (`packing`) and too small to fill a GPU.
 """
 
 import copy
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.backends import cudnn
 
 from rarefish.jobs import Job, alike
-from rarefish.layers import device_of, dtype_of, setting
+from rarefish.layers import device_of, dtype_of
 from rarefish.packing import fit_packed
 from rarefish.replay import Repeated
 from rarefish.training import draw_epoch, in_batches, move, weight_groups
@@ -32,23 +35,25 @@ def fit_many(jobs: Sequence[Job]) -> None:
 
 
 def fit_in_lanes(jobs: Sequence[Job], num_lanes: int = LANES) -> None:
-    """Trains all models in place, several at once: what `fit()` would do to each, but for rounding."""
-    with setting(cudnn, "deterministic", True):
-        for group in alike(jobs):
-            lanes = [Lane(job) for job in group[:num_lanes]]
-            for first in range(0, len(group), num_lanes):
-                some = group[first : first + num_lanes]
-                _fit_beside(list(zip(lanes, some, strict=False)))
+    """Trains all models in place, several at once: what `fit()` would do to each, but for rounding.
+
+    On a GPU two runs may differ in rounding, too: cuDNN's deterministic kernels were seen to wait for each other
+    forever when several streams used them.
+    """
+    for group in alike(jobs):
+        lanes = [Lane(job) for job in group[:num_lanes]]
+        for first in range(0, len(group), num_lanes):
+            _fit_beside(list(zip(lanes, group[first : first + num_lanes], strict=False)))
+    gc.collect()  # a lane and its recordings know each other
 
 
 def _fit_beside(beside: list[tuple["Lane", Job]]) -> None:
     for lane, job in beside:
         lane.take(job)
-    training = beside[0][1].training
-    for epoch in range(training.epochs):
-        for number in range(beside[0][0].num_batches(epoch)):
+    for _ in range(beside[0][1].training.epochs):
+        for size in beside[0][0].sizes:
             for lane, _ in beside:
-                lane.step(epoch, number)
+                lane.step(size)
         for lane, job in beside:
             if job.on_epoch:
                 lane.give_back(job)
@@ -57,75 +62,104 @@ def _fit_beside(beside: list[tuple["Lane", Job]]) -> None:
         lane.give_back(job)
 
 
+@dataclass(frozen=True)
+class Plan:
+    """All batches of one size that a training takes, in order."""
+
+    rows: Int[Tensor, "steps B"]
+    moves: Int[Tensor, "steps B moves"]
+    rates: Float[Tensor, " steps"]
+    place: Int[Tensor, " one"]
+    """The next step; the step itself counts on."""
+
+
 class Lane:
-    """Room for one training after another: weights, images and labels of each are written over the last one's."""
+    """Room for one training after another: weights, images and plans of each are written over the last one's.
+
+    Steps are taken on a stream of the lane's own and need nothing from outside.
+    """
 
     def __init__(self, job: Job) -> None:
-        device, dtype = device_of(job.model), dtype_of(job.model)
+        device = device_of(job.model)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.training, self.present = job.training, job.present
         self.model = copy.deepcopy(job.model)
-        self.rate = torch.zeros((), device=device, dtype=dtype)
-        self.optimizer = torch.optim.SGD(
-            weight_groups(self.model, job.training),
-            lr=self.rate,
-            momentum=job.training.momentum,
-            fused=device.type == "cuda",
-        )
+        groups = weight_groups(self.model, job.training)
+        self.weights = [(weight, group["weight_decay"]) for group in groups for weight in group["params"]]
+        self.velocities = [torch.zeros_like(weight) for weight, _ in self.weights]
         self.images, self.labels = (torch.empty_like(part, device=device) for part in (job.images, job.labels))
-        rates = [job.training.lr_at(epoch) for epoch in range(job.training.epochs)]
-        self.rates = torch.tensor(rates, device=device, dtype=dtype)
-        self.epochs: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.sizes = [len(part) for part in in_batches(torch.arange(len(job.images)), job.training)]
+        self.plans: dict[int, Plan] = {}
         self.steps: dict[int, Repeated] = {}
 
     def take(self, job: Job) -> None:
         """Makes ready for a training; all its chance is drawn now, so that nobody waits for it later."""
-        training = self.training
-        drawn = [draw_epoch(len(self.images), training, job.generator) for _ in range(training.epochs)]
-        if self.stream:
-            self.stream.wait_stream(torch.cuda.current_stream(self.images.device))
-        with self._here(), torch.no_grad():
+        with self._usual(), torch.no_grad():
             for own, other in zip(self._tensors(), _tensors_of(job), strict=True):
                 own.copy_(other)
-            for state in self.optimizer.state.values():
-                if state.get("momentum_buffer") is not None:
-                    state["momentum_buffer"].zero_()
-            self.epochs = [
-                (in_batches(order.to(self.images.device), training), in_batches(moves.to(self.images.device), training))
-                for order, moves in drawn
-            ]
+            torch._foreach_zero_(self.velocities)
+            for size, plan in self._plans_of(job).items():
+                if size not in self.plans:
+                    self.plans[size] = plan
+                    self.steps[size] = Repeated(partial(self._update, plan), self.stream)
+                for name in ("rows", "moves", "rates", "place"):
+                    getattr(self.plans[size], name).copy_(getattr(plan, name))
         self.model.train()
 
-    def num_batches(self, epoch: int) -> int:
-        return len(self.epochs[epoch][0])
-
-    def step(self, epoch: int, number: int) -> None:
-        orders, moves = self.epochs[epoch]
-        with self._here():
-            recorded = self.steps.setdefault(len(orders[number]), Repeated(self._update))
-            recorded(orders[number], moves[number], self.rates[epoch])
+    def step(self, size: int) -> None:
+        self.steps[size]()
 
     def give_back(self, job: Job) -> None:
         """Writes what was learned into the job's model, and leaves that in evaluation mode."""
-        if self.stream:
-            torch.cuda.current_stream(self.images.device).wait_stream(self.stream)
-        job.model.load_state_dict(self.model.state_dict())
+        with self._usual():
+            job.model.load_state_dict(self.model.state_dict())
         job.model.eval()
 
-    def _update(self, rows: Tensor, moves: Tensor, rate: Tensor) -> None:
-        self.rate.copy_(rate)
+    def _plans_of(self, job: Job) -> dict[int, Plan]:
+        device, dtype = device_of(job.model), dtype_of(job.model)
+        batches: dict[int, list[tuple[Tensor, Tensor, float]]] = {}
+        for epoch in range(self.training.epochs):
+            drawn = draw_epoch(len(job.images), self.training, job.generator)
+            for rows, moves in zip(*(in_batches(part, self.training) for part in drawn), strict=True):
+                batches.setdefault(len(rows), []).append((rows, moves, self.training.lr_at(epoch)))
+        return {
+            size: Plan(
+                torch.stack([rows for rows, _, _ in some]).to(device),
+                torch.stack([moves for _, moves, _ in some]).to(device),
+                torch.tensor([rate for _, _, rate in some], device=device, dtype=dtype),
+                torch.zeros(1, dtype=torch.long, device=device),
+            )
+            for size, some in batches.items()
+        }
+
+    def _update(self, plan: Plan) -> None:
+        rows, moves, rate = (part.index_select(0, plan.place)[0] for part in (plan.rows, plan.moves, plan.rates))
         shown, answers = self.present(move(self.images[rows], moves), self.labels[rows])
         with self.training.casting(self.images.device):
             logits = self.model(shown)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.training.loss(logits, answers).backward()
-        self.optimizer.step()
+        weights = [weight for weight, _ in self.weights]
+        gradients = torch.autograd.grad(self.training.loss(logits, answers), weights)
+        with torch.no_grad():
+            torch._foreach_mul_(self.velocities, self.training.momentum)
+            torch._foreach_add_(self.velocities, gradients)
+            for velocity, (weight, pull) in zip(self.velocities, self.weights, strict=True):
+                if pull:
+                    velocity.add_(weight, alpha=pull)
+            torch._foreach_sub_(weights, torch._foreach_mul(self.velocities, rate))
+            plan.place.add_(1)
 
     def _tensors(self) -> list[Tensor]:
         return [self.images, self.labels, *self.model.state_dict().values()]
 
-    def _here(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self.stream) if self.stream else nullcontext()
+    @contextmanager
+    def _usual(self) -> Iterator[None]:
+        """The usual stream, after all that the lane did; the lane goes on after it."""
+        usual = torch.cuda.current_stream(self.images.device) if self.stream else None
+        if usual and self.stream:
+            usual.wait_stream(self.stream)
+        yield
+        if usual and self.stream:
+            self.stream.wait_stream(usual)
 
 
 def _tensors_of(job: Job) -> list[Tensor]:
