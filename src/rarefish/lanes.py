@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rarefish.jobs import Job, alike
-from rarefish.layers import device_of, dtype_of
+from rarefish.layers import casting, device_of, dtype_of
 from rarefish.packing import fit_packed
 from rarefish.replay import Repeated
 from rarefish.training import draw_epoch, in_batches, move, weight_groups
@@ -135,7 +135,7 @@ class Lane:
     def _update(self, plan: Plan) -> None:
         rows, moves, rate = (part.index_select(0, plan.place)[0] for part in (plan.rows, plan.moves, plan.rates))
         shown, answers = self.present(move(self.images[rows], moves), self.labels[rows])
-        with self.training.casting(self.images.device):
+        with casting(self.images.device, self.training.precision):
             logits = self.model(shown)
         weights = [weight for weight, _ in self.weights]
         gradients = torch.autograd.grad(self.training.loss(logits, answers), weights)

@@ -136,6 +136,7 @@ def choose(task: Task, state: State) -> Choice:
         labels=state.labels,
         ask=task.oracle,
         team=task.team,
+        precision=task.training.precision,
     )
     choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
     choice = replace(choice, indices=task.team.agree(choice.indices))
@@ -195,7 +196,8 @@ def is_yardstick(task: Task) -> bool:
 
 def mean_score(task: Task, state: State, data: Data) -> Score:
     """The mean over members; the predictions are the first one's."""
-    scores = [evaluate(model, data, task.num_classes) for model in state.models]
+    reader = Reader(batch_size=task.batch_size, progress=False)
+    scores = [evaluate(model, data, task.num_classes, reader, task.training.precision) for model in state.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rarefish.errors import ArgumentError, nearest
-from rarefish.layers import device_of, dtype_of, evaluating
+from rarefish.layers import casting, device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, check_labels
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -77,10 +77,6 @@ class Training:
             label_smoothing=self.label_smoothing,
         )
 
-    def casting(self, device: torch.device) -> torch.autocast:
-        """A context in which what is safe in the lower precision is computed in it."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
-
 
 @dataclass(frozen=True)
 class Share:
@@ -139,7 +135,7 @@ def fit(
         drawn = draw_epoch(len(images), training, generator)
         for rows, moves in zip(*(in_batches(part.to(device), training) for part in drawn), strict=True):
             shown, answers = present(move(images[rows], moves), labels[rows])
-            with training.casting(device):
+            with casting(device, training.precision):
                 logits = learner(share.of(shown))
             loss = share.loss(training, logits, share.of(answers), len(answers))
             optimizer.zero_grad(set_to_none=True)
@@ -201,12 +197,14 @@ def read_images(data: Data, index: list[int]) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None) -> Score:
+def evaluate(
+    model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None, precision: str = "float32"
+) -> Score:
     """Accuracy, recall per class and predictions over a labeled data set."""
     reader = reader or Reader(batch_size=1000, progress=False)
     device, dtype = device_of(model), dtype_of(model)
     predicted, true = [], []
-    with evaluating(model):
+    with evaluating(model), casting(device, precision):
         for batch in reader.read(data, title="evaluating", labels=True):
             assert batch.labels is not None
             check_labels(batch, num_classes)

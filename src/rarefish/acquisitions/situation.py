@@ -32,6 +32,8 @@ class Situation:
     """For acquisitions that learn from each answer within a round; they ask for nothing that they do not choose."""
     team: Team = field(default_factory=Alone)
     """Who shares the work of choosing."""
+    precision: str = "float32"
+    """In which the models run: or `bfloat16`, where that is safe."""
 
     @property
     def model(self) -> nn.Module:
