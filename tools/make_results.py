@@ -7,6 +7,8 @@ In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is
 in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
 over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
 column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
+`time: FILE.csv; ours=METHOD` is one of what choosing costs, in passes of an image through a network and in seconds;
+passes are in FILE_passes.csv.
 `speed: FILE.json` is a table of what a benchmark wrote, with what it was measured beside and how much faster ours is.
 `cost: MODEL` is a table of what a selection takes by the cost model, from the rates that benchmarks measured.
 """
@@ -17,6 +19,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from rarefish.records import COLUMNS, Record, read_records, to_csv, write_whole
@@ -71,10 +74,13 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
         if kind in OF_BENCHMARKS:
             return f"<!-- {match[1]} -->\n\n{OF_BENCHMARKS[kind](file)}\n\n<!-- end -->"
         records = join(read_table(folder / name) for name in file.split("+"))
-        table = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}[kind](records, wish)
+        if kind == "time":
+            table = time_table(records, read_passes(folder, file.split("+")), wish)
+        else:
+            table = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
-    return re.sub(r"<!-- ((?:table|saved|ahead|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+    return re.sub(r"<!-- ((?:table|saved|ahead|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
 
 
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
@@ -115,6 +121,47 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
         points = f"{100 * found.difference:+.1f}"
         lines.append((found.rival, points, f"{found.p:.3f}", f"{found.p_corrected:.3f}"))
     return _markdown(lines)
+
+
+def time_table(records: Sequence[Record], passes: dict[tuple[str, ...], float], wish: dict[str, str]) -> str:
+    """What each method's choosing costs a round, the first, which often is random, left out."""
+    own = [record for record in wanted(records, wish) if record.round > 1]
+    of_method = {
+        method: (
+            mean(passes[_passes_key(r)] for r in own if r.method == method),
+            mean(r.select_s for r in own if r.method == method),
+        )
+        for method in methods_of(own)
+    }
+    ours = of_method[wish["ours"]]
+    lines = [("method", "passes a round", "× ours", "seconds a round", "× ours")]
+    for method, (some, seconds) in of_method.items():
+        lines.append((method, number(some), f"{some / ours[0]:.2g}", f"{seconds:.2f}", f"{seconds / ours[1]:.2g}"))
+    return _markdown(lines)
+
+
+PASSES = ("method", "validation_size", "imbalance", "round")
+
+
+def _passes_key(record: Record) -> tuple[str, ...]:
+    return tuple(str(getattr(record, name)) for name in PASSES)
+
+
+def write_passes(records: Sequence[Record], path: Path) -> None:
+    """Passes of each round, mean over seeds."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for record in records:
+        groups.setdefault(_passes_key(record), []).append(record.passes)
+    lines = [",".join([*PASSES, "passes"]), *(",".join([*key, f"{mean(some):.0f}"]) for key, some in groups.items())]
+    write_whole(path, "\n".join(lines) + "\n")
+
+
+def read_passes(folder: Path, files: Iterable[str]) -> dict[tuple[str, ...], float]:
+    found: dict[tuple[str, ...], float] = {}
+    for name in files:
+        with (folder / name.replace(".csv", "_passes.csv")).open(newline="", encoding="utf-8") as file:
+            found |= {tuple(row[name] for name in PASSES): float(row["passes"]) for row in csv.DictReader(file)}
+    return found
 
 
 def read_figures(name: str) -> list[dict[str, Any]]:
@@ -190,6 +237,7 @@ def main() -> None:
         records = collect(map(Path, runs))
         columns = [*COLUMNS, *(["best_accuracy"] if all(r.best_accuracy is not None for r in records) else [])]
         write_whole(FOLDER / f"{name}.csv", to_csv(records, columns))
+        write_passes(records, FOLDER / f"{name}_passes.csv")
     for page in FOLDER.glob("*.md"):
         page.write_text(make_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 

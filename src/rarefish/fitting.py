@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from rarefish.checkpoints import fingerprint, read_checkpoint, write_checkpoint
 from rarefish.courses import Course, Epoch, Fitted
 from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, NotFiniteError, list_some
-from rarefish.layers import check_logits, device_of, dtype_of, evaluating
+from rarefish.layers import casting, check_logits, device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, labels_of
 from rarefish.training import evaluate
 
@@ -89,12 +89,6 @@ def vary(images: Float[Tensor, "N C H W"], flip: bool, generator: torch.Generato
     theta_N23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1).to(images.device, images.dtype)
     grid = functional.affine_grid(theta_N23, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode="border", align_corners=False)
-
-
-def casting(device: torch.device, precision: str) -> torch.autocast:
-    """A context in which what is safe in bfloat16 is computed in it, where these settings ask for it."""
-    can = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16" or (precision == "auto" and can))
 
 
 def _check(

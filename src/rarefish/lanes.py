@@ -4,18 +4,18 @@ For networks too large to batch (`packing`) and too small to fill a GPU.
 """
 
 import copy
+import gc
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.backends import cudnn
 
 from rarefish.jobs import Job, alike, fit_each
-from rarefish.layers import device_of, dtype_of, setting
+from rarefish.layers import casting, device_of, dtype_of
 from rarefish.packing import fit_packed
 from rarefish.replay import Repeated
 from rarefish.stored import Stored
@@ -37,13 +37,16 @@ def fit_many(jobs: Sequence[Job]) -> None:
 
 
 def fit_in_lanes(jobs: Sequence[Job], num_lanes: int = LANES) -> None:
-    """Trains all models in place, several at once: what `fit()` would do to each, but for rounding."""
-    with setting(cudnn, "deterministic", True):
-        for group in alike(jobs):
-            lanes = [Lane(job) for job in group[:num_lanes]]
-            for first in range(0, len(group), num_lanes):
-                some = group[first : first + num_lanes]
-                _fit_beside(list(zip(lanes, some, strict=False)))
+    """Trains all models in place, several at once: what `fit()` would do to each, but for rounding.
+
+    On a GPU two runs may differ in rounding, too: cuDNN's deterministic kernels were seen to wait for each other
+    forever when several streams used them.
+    """
+    for group in alike(jobs):
+        lanes = [Lane(job) for job in group[:num_lanes]]
+        for first in range(0, len(group), num_lanes):
+            _fit_beside(list(zip(lanes, group[first : first + num_lanes], strict=False)))
+    gc.collect()  # a lane and its recordings know each other
 
 
 def _fit_beside(beside: list[tuple["Lane", Job]]) -> None:
@@ -75,7 +78,7 @@ class Plan:
 class Lane:
     """Room for one training after another: weights, images and plans of each are written over the last one's.
 
-    Only recorded steps are taken on the lane's own stream: they need nothing from outside.
+    Steps are taken on a stream of the lane's own and need nothing from outside.
     """
 
     def __init__(self, job: Job) -> None:
@@ -100,14 +103,13 @@ class Lane:
             for size, plan in self._plans_of(job).items():
                 if size not in self.plans:
                     self.plans[size] = plan
-                    self.steps[size] = Repeated(partial(self._update, plan), self.images.device)
+                    self.steps[size] = Repeated(partial(self._update, plan), self.stream)
                 for name in ("rows", "moves", "rates", "place"):
                     getattr(self.plans[size], name).copy_(getattr(plan, name))
         self.model.train()
 
     def step(self, size: int) -> None:
-        with self._here() if self.steps[size].is_recorded else self._usual():
-            self.steps[size]()
+        self.steps[size]()
 
     def give_back(self, job: Job) -> None:
         """Writes what was learned into the job's model, and leaves that in evaluation mode."""
@@ -135,7 +137,7 @@ class Lane:
     def _update(self, plan: Plan) -> None:
         rows, moves, rate = (part.index_select(0, plan.place)[0] for part in (plan.rows, plan.moves, plan.rates))
         shown, answers = self.present(move(self.images[rows], moves), self.labels[rows])
-        with self.training.casting(self.images.device):
+        with casting(self.images.device, self.training.precision):
             logits = self.model(shown)
         weights = [weight for weight, _ in self.weights]
         gradients = torch.autograd.grad(self.training.loss(logits, answers), weights)
@@ -150,9 +152,6 @@ class Lane:
 
     def _tensors(self) -> list[Tensor]:
         return [self.images, self.labels, *self.model.state_dict().values()]
-
-    def _here(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self.stream) if self.stream else nullcontext()
 
     @contextmanager
     def _usual(self) -> Iterator[None]:

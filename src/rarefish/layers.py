@@ -103,6 +103,13 @@ def channels_last(model: nn.Module) -> Iterator[None]:
             parameter.data = values  # the very tensor: others may hold it
 
 
+def casting(device: torch.device, precision: str) -> torch.autocast:
+    """A context in which what is safe in bfloat16 is computed in it, where that is the precision; `auto`: on a GPU that
+    has it."""
+    can = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16" or (precision == "auto" and can))
+
+
 @contextmanager
 def setting(owner: Any, name: str, value: object) -> Iterator[None]:
     """A switch of torch's in another position; then as before."""

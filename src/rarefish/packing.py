@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from rarefish.jobs import Job, alike
-from rarefish.layers import device_of
+from rarefish.layers import casting, device_of
 from rarefish.replay import Repeated
 from rarefish.training import Present, Training, draw_epoch, in_batches, move
 
@@ -83,7 +83,7 @@ class _Step:
             parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor, labels: Tensor, moves: Tensor
         ) -> Tensor:
             shown, answers = present(move(images, moves), labels)
-            with training.casting(images.device):
+            with casting(images.device, training.precision):
                 logits = functional_call(skeleton, (parameters, buffers), (shown,))
             return training.loss(logits, answers)
 

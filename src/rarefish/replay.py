@@ -19,8 +19,9 @@ class Repeated:
     All the chance in it must come from PyTorch's own generator; what changes from step to step must be a tensor.
     """
 
-    def __init__(self, step: Callable[..., None]) -> None:
-        self.step = step
+    def __init__(self, step: Callable[..., None], stream: torch.cuda.Stream | None = None) -> None:
+        """`stream`: all steps are taken there, and nobody waits for them; the step then reads nothing from outside."""
+        self.step, self.stream = step, stream
         self.calls = 0
         self.is_recordable = True
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -28,19 +29,21 @@ class Repeated:
 
     def __call__(self, *inputs: Tensor) -> None:
         self.calls += 1
-        if inputs[0].device.type != "cuda" or not self.is_recordable:
-            self.step(*inputs)
-        elif self.calls <= WARM_UP:
-            self._warm_up(inputs)
-        elif self.graph is None:
-            self._record(inputs)
-        else:
-            for own, value in zip(self.inputs, inputs, strict=True):
-                own.copy_(value)
-            self.graph.replay()
+        with torch.cuda.stream(self.stream):  # None: as it is
+            if not (self.stream or any(value.is_cuda for value in inputs)) or not self.is_recordable:
+                self.step(*inputs)
+            elif self.calls <= WARM_UP:
+                self._warm_up(inputs)
+            elif self.graph is None:
+                self._record(inputs)
+            else:
+                for own, value in zip(self.inputs, inputs, strict=True):
+                    own.copy_(value)
+                self.graph.replay()
 
     def _warm_up(self, inputs: tuple[Tensor, ...]) -> None:
-        side, usual = torch.cuda.Stream(inputs[0].device), torch.cuda.current_stream(inputs[0].device)
+        usual = torch.cuda.current_stream()
+        side = self.stream or torch.cuda.Stream(inputs[0].device)
         side.wait_stream(usual)
         with torch.cuda.stream(side):
             self.step(*inputs)
@@ -51,7 +54,7 @@ class Repeated:
         self.inputs = tuple(value.clone() for value in inputs)
         graph = torch.cuda.CUDAGraph()
         try:
-            with no_collecting(), torch.cuda.graph(graph):
+            with no_collecting(), torch.cuda.graph(graph, stream=self.stream):
                 self.step(*self.inputs)
         except RuntimeError as error:  # a network may look at its own numbers, which no recording can
             warn(f"This step cannot be recorded and is taken slowly: {str(error).splitlines()[0]}", stacklevel=3)
@@ -66,7 +69,6 @@ class Repeated:
 def no_collecting() -> Iterator[None]:
     """A recording that an earlier `Repeated` left behind must not be freed in the middle of this one."""
     was_on = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield

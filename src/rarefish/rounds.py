@@ -106,6 +106,7 @@ def choose(task: Task, state: State) -> Choice:
         ask=task.oracle,
         team=task.team,
         workers=task.workers,
+        precision=task.training.precision,
     )
     choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
     choice = replace(choice, indices=task.team.agree(choice.indices))
@@ -155,7 +156,8 @@ def validate(task: Task, state: State, tested: Score) -> Score | None:
 
 def mean_score(task: Task, state: State, data: Data) -> Score:
     """The mean over members; the predictions are the first one's."""
-    scores = [evaluate(model, data, task.num_classes, task.reader) for model in state.models]
+    settings = (task.num_classes, task.reader, task.training.precision)
+    scores = [evaluate(model, data, *settings) for model in state.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
 

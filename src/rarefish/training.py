@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from rarefish.checkpoints import fingerprint_of, keep_epoch, take_up
 from rarefish.errors import ArgumentError, nearest
-from rarefish.layers import device_of, dtype_of, evaluating
+from rarefish.layers import casting, device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, check_labels
 from rarefish.stored import Images, Stored, read_parts
 
@@ -79,10 +79,6 @@ class Training:
             reduction=reduction,
             label_smoothing=self.label_smoothing,
         )
-
-    def casting(self, device: torch.device) -> torch.autocast:
-        """A context in which what is safe in the lower precision is computed in it."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,7 @@ def fit(
         batches = read_parts(images, own[0], device, dtype_of(model))
         for batch, rows, moves, size in zip(batches, *own, sizes, strict=True):
             shown, answers = present(move(batch, moves), labels[rows])
-            with training.casting(device):
+            with casting(device, training.precision):
                 logits = learner(shown)
             loss = share.loss(training, logits, answers, size)
             optimizer.zero_grad(set_to_none=True)
@@ -226,12 +222,14 @@ def read_images(data: Data, index: list[int]) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None) -> Score:
+def evaluate(
+    model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None, precision: str = "float32"
+) -> Score:
     """Accuracy, recall per class and predictions over a labeled data set."""
     reader = reader or Reader(batch_size=1000, progress=False)
     device, dtype = device_of(model), dtype_of(model)
     predicted, true = [], []
-    with evaluating(model):
+    with evaluating(model), casting(device, precision):
         for batch in reader.read(data, title="evaluating", labels=True):
             assert batch.labels is not None
             check_labels(batch, num_classes)

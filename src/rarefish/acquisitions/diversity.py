@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.situation import Choice, Situation
-from rarefish.layers import device_of, evaluating
+from rarefish.layers import casting, device_of, evaluating
 from rarefish.models import classifier_of
 
 CANDIDATES = 2048
@@ -122,10 +122,14 @@ def last_features(situation: Situation, index: list[int]) -> tuple[Tensor, Tenso
     """What the classifier sees, and its logits, for the pool images at `index`."""
     device = device_of(situation.model)
     features, logits = [], []
-    with evaluating(situation.model), classifier_input(situation.model) as last:
+    with (
+        evaluating(situation.model),
+        classifier_input(situation.model) as last,
+        casting(device, situation.precision),
+    ):
         for batch in situation.reader.read(situation.pool, index):
-            logits.append(situation.model(batch.images.to(device)))
-            features.append(last())
+            logits.append(situation.model(batch.images.to(device)).float())
+            features.append(last().float())
     return torch.cat(features), torch.cat(logits)
 
 

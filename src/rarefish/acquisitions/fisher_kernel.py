@@ -39,7 +39,7 @@ def choose_fisher(
         exclude=[*situation.labeled, *situation.refused],
         bought=dict(zip(situation.labeled, situation.labels, strict=False)),
         batch_size=situation.batch_size * crowd,
-        precision="float32",
+        precision=situation.precision,
         num_workers=situation.workers,
         generator=generator,
         progress=False,

@@ -34,6 +34,8 @@ class Situation:
     """Who shares the work of choosing."""
     workers: int = 0
     """Processes that read ahead where images are in files."""
+    precision: str = "float32"
+    """In which the models run: or `bfloat16`, where that is safe."""
 
     @property
     def model(self) -> nn.Module:

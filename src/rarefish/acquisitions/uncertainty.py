@@ -10,7 +10,7 @@ from torch import Tensor
 from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.dropout import sampling
 from rarefish.acquisitions.situation import Choice, Situation, take_largest
-from rarefish.layers import device_of
+from rarefish.layers import casting, device_of
 
 SMALLEST = 1e-12
 """Under a logarithm."""
@@ -84,7 +84,8 @@ def uncertainties(situation: Situation, statistic: Statistic, samples: int, gene
         members = [around.enter_context(sampling(model, samples, masks)) for model in situation.models]
         for batch in situation.reader.read(situation.pool, situation.unlabeled):
             for images in batch.images.to(device).split(max(1, 4 * situation.batch_size // samples)):
-                answers = torch.cat([answer(images) for answer in members])
+                with casting(device, situation.precision):
+                    answers = torch.cat([answer(images).float() for answer in members])
                 values.append(statistic(answers.softmax(dim=2)))
     return torch.cat(values).cpu()
 

@@ -15,7 +15,7 @@ from rarefish.report.curves import Curve, curve, methods_of
 
 PALETTE = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#332288", "#882255", "#44AA99"),
-    "#999933",
+    "#222222",
 )
 OWN_COLORS = {"random": "#777777"}
 MARKERS = "osD^vP*X"
@@ -143,7 +143,7 @@ def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> F
     """t-SNE of test images by method (positions, truth, answers): dots right, balls wrong, coloured by true class."""
     palette = mpl.colormaps["tab10"]
     with mpl.rc_context(STYLE | {"axes.grid": False}):
-        columns = min(3, len(places))
+        columns = min(3, len(places)) if len(places) != 4 else 2
         rows = -(-len(places) // columns)
         figure = Figure(figsize=(3.3 * columns, 3.5 * rows), layout="constrained")
         panels = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
