@@ -53,8 +53,7 @@ def fit_files(
     while not fitted.is_over(course):
         number, order = fitted.epochs + 1, draw_order(labels_N, course.balanced, generator)
         loss = _train(model, data, order, course, optimizer, generator, number, reader, fitted.unreadable)
-        with casting(device_of(model), course.precision):
-            score = evaluate(model, validation, num_classes, reader)
+        score = evaluate(model, validation, num_classes, reader, course.precision)
         epoch = Epoch(number, loss, score.accuracy, tuple(score.recall.tolist()))
         fitted = Fitted((*fitted.history, epoch), fitted.unreadable)
         if fitted.best_epoch == number:
