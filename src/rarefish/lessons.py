@@ -24,7 +24,7 @@ def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
     files = None if task.peek else task.under_way
 
     def peek(model: nn.Module) -> None:
-        seen.append(evaluate(model, task.test, task.num_classes, reader).accuracy)
+        seen.append(evaluate(model, task.test, task.num_classes, reader, task.training.precision).accuracy)
 
     return [
         Job(
