@@ -1,4 +1,4 @@
-"""ImageNet as in the paper, and 100 classes of Tiny-ImageNet at 64², half of them cut to 1/100 (`tiny` …)."""
+"""ImageNet as in the paper, and 100 classes of Tiny-ImageNet at 64², half of them cut to 1/100 (`tiny_imagenet_100` …)."""
 
 from dataclasses import replace
 from random import Random
@@ -12,8 +12,8 @@ PAPER = {"epochs": 60, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_at"
 """The paper gives no momentum and no weight decay; 0.9 is what ResNets are trained with."""
 MODERN = {
     "epochs": 60,
-    "batch_size": 128,
-    "lr": 0.1,
+    "batch_size": 64,
+    "lr": 0.07,
     "momentum": 0.9,
     "cosine": True,
     "weight_decay": 5e-4,
@@ -52,7 +52,7 @@ def half_of(num_classes: int) -> tuple[int, ...]:
     return tuple(sorted(Random(0).sample(range(num_classes), num_classes // 2)))
 
 
-def tiny() -> Experiment:
+def tiny_imagenet_100() -> Experiment:
     """100 classes at 64², half of them cut to 1/100; 5,000 images held out of train are the validation set."""
     return Experiment(
         name="tiny-imagenet-100 100x",
@@ -71,16 +71,18 @@ def tiny() -> Experiment:
     )
 
 
-def tiny_balanced() -> Experiment:
+def tiny_imagenet_100_balanced() -> Experiment:
     """The same with all images."""
-    return replace(tiny(), name="tiny-imagenet-100 1x", imbalances=(1,))
+    return replace(tiny_imagenet_100(), name="tiny-imagenet-100 1x", imbalances=(1,))
 
 
-def tiny_paper() -> Experiment:
+def tiny_imagenet_100_paper() -> Experiment:
     """The paper's training, for the methods that matter most."""
     names = {"random", "varR K32", "BADGE", "fisher density L768", "fisher posterior L768", "fisher true L768 (limit)"}
-    methods = tuple(method for method in tiny().methods if method.name in names)
-    return replace(tiny(), name="tiny-imagenet-100 100x, the paper's training", methods=methods, training=PAPER)
+    methods = tuple(method for method in tiny_imagenet_100().methods if method.name in names)
+    return replace(
+        tiny_imagenet_100(), name="tiny-imagenet-100 100x, the paper's training", methods=methods, training=PAPER
+    )
 
 
 def paper() -> Experiment:

@@ -1,4 +1,4 @@
-"""SVHN: what the paper did with train and extra, and the same with the smaller train set alone (`small` …)."""
+"""SVHN: what the paper did with train and extra, and the same with the smaller train set alone (`svhn_small` …)."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ PAPER = {"epochs": 35, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_eve
 """The paper gives no momentum for SVHN; 0.9 is what ResNets are trained with."""
 MODERN = {
     "epochs": 60,
-    "batch_size": 128,
-    "lr": 0.1,
+    "batch_size": 32,
+    "lr": 0.05,
     "momentum": 0.9,
     "cosine": True,
     "weight_decay": 5e-4,
@@ -48,8 +48,8 @@ OURS = (
 )
 
 
-def small() -> Experiment:
-    """The train set alone, digits 5-9 together 1/100 of the others: rivals, to which validation means nothing."""
+def svhn_small() -> Experiment:
+    """The train set alone, digits 5-9 together 1/100 of the others."""
     return Experiment(
         name="svhn 100x",
         dataset="svhn",
@@ -64,20 +64,24 @@ def small() -> Experiment:
     )
 
 
-def small_trusted() -> Experiment:
+def svhn_small_trusted() -> Experiment:
     """The same with ten times as many trusted labels, for the methods that use them."""
-    return replace(small(), name="svhn 100x, M 10000", methods=OURS, validation_sizes=(10_000,), snapshot_rounds=())
+    return replace(
+        svhn_small(), name="svhn 100x, M 10000", methods=OURS, validation_sizes=(10_000,), snapshot_rounds=()
+    )
 
 
-def small_balanced() -> Experiment:
+def svhn_small_balanced() -> Experiment:
     """The train set as it is."""
-    return replace(small(), name="svhn 1x", imbalances=(1,), snapshot_rounds=())
+    return replace(svhn_small(), name="svhn 1x", imbalances=(1,), snapshot_rounds=())
 
 
-def small_modern() -> Experiment:
+def svhn_small_modern() -> Experiment:
     """The same comparison under a training of today: cosine, shifts, smooth labels, weight decay."""
     methods = (RANDOM, VARIATION_RATIO, BADGE, CORE_SET, DENSITY, POSTERIOR, TRUE)
-    return replace(small(), name="svhn 100x, modern training", methods=methods, training=MODERN, snapshot_rounds=())
+    return replace(
+        svhn_small(), name="svhn 100x, modern training", methods=methods, training=MODERN, snapshot_rounds=()
+    )
 
 
 def paper() -> Experiment:
