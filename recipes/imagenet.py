@@ -1,4 +1,4 @@
-"""ImageNet as in the paper, and 100 classes of Tiny-ImageNet at 64², half of them cut to 1/100 (`tiny_imagenet_100` …)."""
+"""ImageNet as in the paper; and 100 classes of Tiny-ImageNet, half of them cut to 1/100 (`tiny_imagenet_100` …)."""
 
 from dataclasses import replace
 from random import Random
