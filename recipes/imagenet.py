@@ -85,7 +85,7 @@ def tiny_imagenet_100_paper() -> Experiment:
     )
 
 
-def paper() -> Experiment:
+def imagenet_paper() -> Experiment:
     """The paper's own size: 1,000 classes at 224², half of them cut to 1/100; `val` is both validation and test set."""
     return Experiment(
         name="imagenet 100x",
@@ -106,6 +106,6 @@ def paper() -> Experiment:
     )
 
 
-def paper_balanced() -> Experiment:
+def imagenet_paper_balanced() -> Experiment:
     """The same with all images."""
-    return replace(paper(), name="imagenet 1x", imbalances=(1,))
+    return replace(imagenet_paper(), name="imagenet 1x", imbalances=(1,))

@@ -84,7 +84,7 @@ def svhn_small_modern() -> Experiment:
     )
 
 
-def paper() -> Experiment:
+def svhn_paper() -> Experiment:
     """The paper's own size: of train and extra 500,000 for the pool, and 104,388 held out, as many of each digit."""
     return Experiment(
         name="svhn-extra 100x",
@@ -101,6 +101,6 @@ def paper() -> Experiment:
     )
 
 
-def paper_balanced() -> Experiment:
+def svhn_paper_balanced() -> Experiment:
     """The same with the pool as it is."""
-    return replace(paper(), name="svhn-extra 1x", imbalances=(1,))
+    return replace(svhn_paper(), name="svhn-extra 1x", imbalances=(1,))

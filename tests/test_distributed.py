@@ -129,6 +129,10 @@ def test_training_together_is_training_alone(num_ranks: int, tmp_path: Path) -> 
             assert torch.equal(value, alone["stored" if kind == "tensor" else kind].state_dict()[name])
             for own in found:
                 torch.testing.assert_close(own[kind][name], value, rtol=1e-6, atol=1e-9)
+    # Norms see other images than alone, but all processes end with the same.
+    torch.testing.assert_close(
+        [own["norms"] for own in found[1:]], [found[0]["norms"]] * (num_ranks - 1), rtol=0, atol=0
+    )
     # Of each batch, a process reads its own images alone; the last of an epoch has 3, and is everyone's.
     batches = torch.tensor(files[0].read).split([7, 7, 7, 3] * 3)
     for rank, own in enumerate(found):

@@ -1,12 +1,14 @@
 """Trainings in lanes equal each alone. On a CPU a lane has no stream and no recording, but all the rest."""
 
 import copy
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from rarefish import lanes
 from rarefish.jobs import Job, fit_each
 from rarefish.lanes import fit_in_lanes, fit_many
 from rarefish.models import build_model
@@ -35,7 +37,7 @@ def test_equals_one_after_another(training: Training, num_jobs: int, num_lanes: 
     same(alone, beside)
 
 
-def test_large_networks_with_norms_go_to_lanes() -> None:
+def test_large_networks_with_norms_go_to_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> list[Job]:
         generator = torch.Generator().manual_seed(0)
         model = build_model("resnet10", 3, 3, generator).double()
@@ -44,11 +46,27 @@ def test_large_networks_with_norms_go_to_lanes() -> None:
 
     alone, beside = make(), make()
     fit_each(alone)
+    monkeypatch.delattr(lanes, "fit_packed")
     fit_many(beside)
     same(alone, beside)
 
 
-def test_small_networks_are_batched() -> None:
+def test_nothing_of_a_lane_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[lanes.Lane]] = []
+
+    class Watched(lanes.Lane):
+        def __init__(self, job: Job) -> None:
+            super().__init__(job)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(lanes, "Lane", Watched)
+    monkeypatch.setattr(lanes, "SMALL", 0)
+    fit_many(make_jobs(3, 10, PLAIN))
+    assert len(made) == 3 and not any(lane() for lane in made)
+
+
+def test_small_networks_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(lanes, "fit_in_lanes")
     alone, batched = (make_jobs(2, 10, PLAIN) for _ in range(2))
     fit_each(alone)
     fit_many(batched)

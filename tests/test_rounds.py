@@ -14,10 +14,11 @@ from rarefish.errors import ArgumentError, DataError, LabelError
 from rarefish.jobs import Job, fit_each
 from rarefish.lessons import jobs_of
 from rarefish.oracles import known_labels, label_file, noisy, refusing
-from rarefish.rounds import Round, advance, begin, recall, run_rounds
+from rarefish.rounds import Round, advance, begin, rebuild, run_rounds
+from rarefish.scoring import evaluate
 from rarefish.state import Task
 from rarefish.stored import Stored
-from rarefish.training import Training, evaluate
+from rarefish.training import Training
 from rarefish.underway import UnderWay
 from tests.cases import NUM_CLASSES, Plain, labeled
 
@@ -116,7 +117,7 @@ def test_rounds_over_files_are_those_over_tensors(name: str, learns_validation: 
 def test_a_state_is_recalled_from_what_was_chosen() -> None:
     here = task(oracle=known_labels([-1 if i % 3 == 0 else label for i, label in enumerate(TRUTH)]))
     run = list(run_rounds(here, 3))
-    state = recall(here, [each.choice.indices for each in run])
+    state = rebuild(here, [each.choice.indices for each in run])
     assert (state.number, state.labeled, state.labels, state.refused) == (
         *(3, run[-1].state.labeled),
         *(run[-1].state.labels, run[-1].state.refused),

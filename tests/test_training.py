@@ -8,8 +8,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from rarefish.errors import ArgumentError
+from rarefish.scoring import evaluate
 from rarefish.stored import Stored
-from rarefish.training import Training, draw_epoch, evaluate, fit, in_batches, move, read_images
+from rarefish.training import Training, draw_epoch, fit, in_batches, move, read_images
 
 
 def blobs(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
@@ -53,18 +54,6 @@ def test_the_learning_rate_falls_as_the_settings_say() -> None:
     fit(net, torch.ones(1, 1), zeros, settings, torch.Generator(), on_epoch=lambda model: told.append(model.training))
     assert net.weight.item() == pytest.approx(-(1 + 1 + 0.1 + 0.1 + 0.01), abs=1e-5)
     assert told == [False] * 5
-
-
-def test_recall_is_counted_per_class() -> None:
-    class Says(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return nn.functional.one_hot(x[:, 0].long(), 4).float()
-
-    answers, truth = torch.tensor([[0], [0], [1], [2], [1]]), torch.tensor([0, 1, 1, 2, 2])
-    score = evaluate(Says(), TensorDataset(answers, truth), 4)
-    assert score.accuracy == pytest.approx(3 / 5)
-    assert score.recall[:3].tolist() == [1.0, 0.5, 0.5] and score.recall[3].isnan()
-    assert score.prediction.tolist() == [0, 0, 1, 2, 1]
 
 
 def test_read_images_keeps_the_order() -> None:

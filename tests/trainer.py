@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rarefish import distributed
 from rarefish.jobs import FitAll, Job
@@ -48,6 +48,17 @@ def train(fit_all: FitAll, present: Present = show_as_is, files: list[Files] | N
     return model
 
 
+def train_norms(fit_all: FitAll) -> dict[str, Tensor]:
+    """A network whose norms take their statistics from what each process sees."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(IMAGE[0], 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(NUM_CLASSES))
+    model(torch.zeros(2, *IMAGE))
+    chance = torch.Generator().manual_seed(1)
+    images, labels = torch.randn(24, *IMAGE, generator=chance), torch.arange(24) % NUM_CLASSES
+    fit_all([Job(model, images, labels, Training(epochs=2, batch_size=8), chance)])
+    return model.state_dict()
+
+
 def main() -> None:
     distributed.join()
     files: list[Files] = []
@@ -57,6 +68,7 @@ def main() -> None:
         "turned": train(together, show_rotations).state_dict(),
         "stored": train(together, files=files).state_dict(),
         "read": files[0].read,
+        "norms": train_norms(together),
     }
     torch.save(made, Path(sys.argv[1]) / f"weights-{distributed.rank()}.pt")
     distributed.leave()

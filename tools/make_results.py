@@ -160,7 +160,7 @@ def read_passes(folder: Path, files: Iterable[str]) -> dict[tuple[str, ...], flo
     found: dict[tuple[str, ...], float] = {}
     for name in files:
         with (folder / name.replace(".csv", "_passes.csv")).open(newline="", encoding="utf-8") as file:
-            found |= {tuple(row[name] for name in PASSES): float(row["passes"]) for row in csv.DictReader(file)}
+            found = {tuple(row[name] for name in PASSES): float(row["passes"]) for row in csv.DictReader(file)} | found
     return found
 
 

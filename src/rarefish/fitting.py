@@ -15,7 +15,7 @@ from rarefish.courses import Course, Epoch, Fitted
 from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, NotFiniteError, list_some
 from rarefish.layers import casting, check_logits, device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, labels_of
-from rarefish.training import evaluate
+from rarefish.scoring import evaluate
 
 ZOOM, SHIFT = 0.15, 0.08
 """The most an augmented image is enlarged, as a share of its side, and shifted, as a share of half of it."""

@@ -34,6 +34,7 @@ def fit_many(jobs: Sequence[Job]) -> None:
     for group in alike([job for job in jobs if not isinstance(job.images, Stored)]):
         is_small = sum(weight.numel() for weight in group[0].model.parameters()) < SMALL
         (fit_packed if is_small else fit_in_lanes)(group)
+        gc.collect()  # a recording and its step know each other, and hold a GPU's memory
 
 
 def fit_in_lanes(jobs: Sequence[Job], num_lanes: int = LANES) -> None:
@@ -46,7 +47,6 @@ def fit_in_lanes(jobs: Sequence[Job], num_lanes: int = LANES) -> None:
         lanes = [Lane(job) for job in group[:num_lanes]]
         for first in range(0, len(group), num_lanes):
             _fit_beside(list(zip(lanes, group[first : first + num_lanes], strict=False)))
-    gc.collect()  # a lane and its recordings know each other
 
 
 def _fit_beside(beside: list[tuple["Lane", Job]]) -> None:
@@ -65,7 +65,7 @@ def _fit_beside(beside: list[tuple["Lane", Job]]) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Batches:
     """All batches of one size that a training takes, in order."""
 
     rows: Int[Tensor, "steps B"]
@@ -91,7 +91,7 @@ class Lane:
         self.velocities = [torch.zeros_like(weight) for weight, _ in self.weights]
         self.images, self.labels = (torch.empty_like(part, device=device) for part in (job.tensor, job.labels))
         self.sizes = [len(part) for part in in_batches(torch.arange(len(job.images)), job.training)]
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, Batches] = {}
         self.steps: dict[int, Repeated] = {}
 
     def take(self, job: Job) -> None:
@@ -117,7 +117,7 @@ class Lane:
             job.model.load_state_dict(self.model.state_dict())
         job.model.eval()
 
-    def _plans_of(self, job: Job) -> dict[int, Plan]:
+    def _plans_of(self, job: Job) -> dict[int, Batches]:
         device, dtype = device_of(job.model), dtype_of(job.model)
         batches: dict[int, list[tuple[Tensor, Tensor, float]]] = {}
         for epoch in range(self.training.epochs):
@@ -125,7 +125,7 @@ class Lane:
             for rows, moves in zip(*(in_batches(part, self.training) for part in drawn), strict=True):
                 batches.setdefault(len(rows), []).append((rows, moves, self.training.lr_at(epoch)))
         return {
-            size: Plan(
+            size: Batches(
                 torch.stack([rows for rows, _, _ in some]).to(device),
                 torch.stack([moves for _, moves, _ in some]).to(device),
                 torch.tensor([rate for _, _, rate in some], device=device, dtype=dtype),
@@ -134,7 +134,7 @@ class Lane:
             for size, some in batches.items()
         }
 
-    def _update(self, plan: Plan) -> None:
+    def _update(self, plan: Batches) -> None:
         rows, moves, rate = (part.index_select(0, plan.place)[0] for part in (plan.rows, plan.moves, plan.rates))
         shown, answers = self.present(move(self.images[rows], moves), self.labels[rows])
         with casting(self.images.device, self.training.precision):

@@ -6,9 +6,9 @@ from torch.utils.data import ConcatDataset
 
 from rarefish.jobs import Job
 from rarefish.reading import Reader, labels_of, lies_in_memory
+from rarefish.scoring import evaluate
 from rarefish.state import State, Task
 from rarefish.stored import Images, Stored
-from rarefish.training import evaluate
 
 AT_ONCE = Reader(batch_size=10_000, progress=False)
 """A peek after every epoch is many small passes: few large batches make them bearable."""
@@ -24,7 +24,7 @@ def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
     files = None if task.peek else task.under_way
 
     def peek(model: nn.Module) -> None:
-        seen.append(evaluate(model, task.test, task.num_classes, reader, task.training.precision).accuracy)
+        seen.append(evaluate(model, task.test, task.num_classes, reader).accuracy)
 
     return [
         Job(

@@ -29,17 +29,24 @@ class Repeated:
 
     def __call__(self, *inputs: Tensor) -> None:
         self.calls += 1
-        with torch.cuda.stream(self.stream):  # None: as it is
-            if not (self.stream or any(value.is_cuda for value in inputs)) or not self.is_recordable:
-                self.step(*inputs)
-            elif self.calls <= WARM_UP:
-                self._warm_up(inputs)
-            elif self.graph is None:
-                self._record(inputs)
-            else:
-                for own, value in zip(self.inputs, inputs, strict=True):
-                    own.copy_(value)
-                self.graph.replay()
+        devices = [self.stream.device] if self.stream else [value.device for value in inputs if value.is_cuda]
+        if devices:
+            with torch.cuda.device(devices[0]), torch.cuda.stream(self.stream):  # None: as it is
+                self._on_gpu(inputs)
+        else:
+            self.step(*inputs)
+
+    def _on_gpu(self, inputs: tuple[Tensor, ...]) -> None:
+        if not self.is_recordable:
+            self.step(*inputs)
+        elif self.calls <= WARM_UP:
+            self._warm_up(inputs)
+        elif self.graph is None:
+            self._record(inputs)
+        else:
+            for own, value in zip(self.inputs, inputs, strict=True):
+                own.copy_(value)
+            self.graph.replay()
 
     def _warm_up(self, inputs: tuple[Tensor, ...]) -> None:
         usual = torch.cuda.current_stream()

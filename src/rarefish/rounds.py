@@ -12,8 +12,8 @@ from rarefish.errors import ArgumentError
 from rarefish.jobs import FitAll, fit_each
 from rarefish.lessons import chance, jobs_of
 from rarefish.reading import Data
+from rarefish.scoring import Score, evaluate
 from rarefish.state import State, Task
-from rarefish.training import Score, evaluate
 from rarefish.underway import to_choice
 from rarefish.unpacking import label_of
 
@@ -133,7 +133,7 @@ def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...
     )
 
 
-def recall(task: Task, chosen: Sequence[Sequence[int]]) -> State:
+def rebuild(task: Task, chosen: Sequence[Sequence[int]]) -> State:
     """The state after cold rounds that chose these; its models have still to learn what the last round taught them."""
     assert not task.warm, "a warm round learns on from weights that only its state has"
     state = begin(task)
@@ -156,8 +156,8 @@ def validate(task: Task, state: State, tested: Score) -> Score | None:
 
 def mean_score(task: Task, state: State, data: Data) -> Score:
     """The mean over members; the predictions are the first one's."""
-    settings = (task.num_classes, task.reader, task.training.precision)
-    scores = [evaluate(model, data, *settings) for model in state.models]
+    # In float32: of two answers that bfloat16 cannot tell apart the first would win, and the first classes are common.
+    scores = [evaluate(model, data, task.num_classes, task.reader) for model in state.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
 

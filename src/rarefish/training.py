@@ -1,4 +1,4 @@
-"""Training on labeled images, in memory or read as they are needed, and how well the result does."""
+"""Training on labeled images, in memory or read as they are needed."""
 
 import math
 from collections.abc import Callable
@@ -13,8 +13,8 @@ from torch.nn import functional
 
 from rarefish.checkpoints import fingerprint_of, keep_epoch, take_up
 from rarefish.errors import ArgumentError, nearest
-from rarefish.layers import casting, device_of, dtype_of, evaluating
-from rarefish.reading import Data, Reader, check_labels
+from rarefish.layers import casting, device_of, dtype_of
+from rarefish.reading import Data, Reader
 from rarefish.stored import Images, Stored, read_parts
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -100,6 +100,16 @@ class Share:
         """A model whose gradients are averaged over all processes as they are made."""
         return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
 
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
+    def settle(self, model: nn.Module) -> None:
+        """Gives all processes the first one's running statistics, which each took from its own part of a batch."""
+        for buffer in model.buffers() if self.size > 1 else ():
+            torch.distributed.broadcast(buffer, src=0)
+
     def loss(self, training: Training, logits: Tensor, answers: Tensor, num_rows: int) -> Tensor:
         """Averaged over processes, this is the mean over a batch of `num_rows` images and all that is made of them."""
         if not self.splits(num_rows):
@@ -107,16 +117,6 @@ class Share:
         num_own = len(range(self.rank, num_rows, self.size))
         num_answers = len(answers) // num_own * num_rows
         return training.loss(logits, answers, reduction="sum") * (self.size / num_answers)
-
-
-@dataclass(frozen=True)
-class Score:
-    """How well a model does on a data set."""
-
-    accuracy: float
-    recall: Float[Tensor, " C"]
-    """Share of each class's images that are recognised; NaN for a class with none."""
-    prediction: Int[Tensor, " N"]
 
 
 def fit(
@@ -134,7 +134,8 @@ def fit(
 
     `present` may change a batch on its way to the model; `on_epoch` is shown the model after each epoch, evaluating.
     `checkpoint` is written after each epoch, by the first process: the same training, started again, goes on from it
-    and ends with the weights it would have had. It is left there for the caller to remove.
+    and ends with the weights it would have had, but for chance that a network draws itself. It is left there for the
+    caller to remove.
     """
     device, share = device_of(model), share or Share()
     learner = share.wrap(model)
@@ -142,6 +143,7 @@ def fit(
     images, labels = images.to(device) if isinstance(images, Tensor) else images, labels.to(device)
     optimizer = torch.optim.SGD(weight_groups(model, training), lr=training.lr, momentum=training.momentum)
     begun = take_up(checkpoint, key, model, optimizer, generator) if checkpoint else 0
+    share.wait()  # nobody removes a checkpoint that another has still to read
     for epoch in range(begun, training.epochs):
         model.train()
         for group in optimizer.param_groups:
@@ -159,6 +161,7 @@ def fit(
             loss.backward()
             optimizer.step()
         model.eval()
+        share.settle(model)
         if checkpoint and share.rank == 0:
             keep_epoch(checkpoint, key, epoch + 1, model, optimizer, generator)
         if on_epoch:
@@ -219,24 +222,3 @@ def move(images: Float[Tensor, "N C H W"] | Tensor, moves: Int[Tensor, "N moves"
 def read_images(data: Data, index: list[int]) -> Tensor:
     """The images at those positions as one tensor."""
     return torch.cat([batch.images for batch in Reader(progress=False).read(data, index)])
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None, precision: str = "float32"
-) -> Score:
-    """Accuracy, recall per class and predictions over a labeled data set."""
-    reader = reader or Reader(batch_size=1000, progress=False)
-    device, dtype = device_of(model), dtype_of(model)
-    predicted, true = [], []
-    with evaluating(model), casting(device, precision):
-        for batch in reader.read(data, title="evaluating", labels=True):
-            assert batch.labels is not None
-            check_labels(batch, num_classes)
-            predicted.append(model(batch.images.to(device, dtype)).argmax(dim=1))
-            true.append(batch.labels)
-    prediction_N, label_N = torch.cat(predicted).cpu(), torch.cat(true).cpu()
-    is_right_N = (prediction_N == label_N).float()
-    right_C = torch.zeros(num_classes).index_add_(0, label_N, is_right_N)
-    recall_C = right_C / label_N.bincount(minlength=num_classes)
-    return Score(float(is_right_N.mean()), recall_C, prediction_N)

@@ -17,10 +17,10 @@ from rarefish.exchange.logging import log_training
 from rarefish.fitting import fit_files
 from rarefish.guessing import answer_chances, class_counts, likeliest, pool_mix
 from rarefish.reading import Reader
+from rarefish.scoring import Score, evaluate
 from rarefish.selection import select
 from rarefish.shelves import hold, shelve
 from rarefish.standing import first_model, latest_model, save_weights
-from rarefish.training import Score, evaluate
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.recording import (
     Chosen,

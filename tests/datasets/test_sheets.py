@@ -22,12 +22,14 @@ def write(folder: Path, images: np.ndarray, across: int = 3, down: int = 2) -> N
     np.save(folder / "train_labels.npy", np.arange(len(images)) % 7)
 
 
-def test_tiles_come_back_in_order(tmp_path: Path) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (14, 4, 4, 3), np.uint8)
+@pytest.mark.parametrize("count", [14, 603])
+def test_tiles_come_back_in_order(tmp_path: Path, count: int) -> None:
+    """Sheet 100 comes after sheet 11."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 4, 4, 3), np.uint8)
     write(tmp_path, images)
     read = read_sheets(tmp_path, "train", 4)
     assert np.array_equal(read.images, images)
-    assert read.labels.tolist() == [i % 7 for i in range(14)]
+    assert read.labels.tolist() == [i % 7 for i in range(count)]
 
 
 def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
@@ -36,6 +38,10 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
     write(tmp_path, np.zeros((14, 4, 4, 3), np.uint8))
     with pytest.raises(DataError, match="not made of tiles of 5 pixels"):
         read_sheets(tmp_path, "train", 5)
+    (tmp_path / "train_03.png").write_bytes((tmp_path / "train_00.png").read_bytes())
+    with pytest.raises(DataError, match="14 labels but tiles for 24"):
+        read_sheets(tmp_path, "train", 4)
+    (tmp_path / "train_03.png").unlink()
     (tmp_path / "train_02.png").unlink()
     with pytest.raises(DataError, match="14 labels but tiles for 12"):
         read_sheets(tmp_path, "train", 4)

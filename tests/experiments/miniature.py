@@ -50,16 +50,16 @@ def write_imagenet(folder: Path) -> None:
 
 
 def svhn(**changes: Any) -> Experiment:
-    """recipes/svhn.py:paper with a few images and an epoch."""
+    """recipes/svhn.py:svhn_paper with a few images and an epoch."""
     sizes = {"holdout": 20, "validation_sizes": (20,), "imbalances": (3,)}
-    return shrink(load_recipe(f"{RECIPES / 'svhn.py'}:paper"), **{**sizes, **changes})
+    return shrink(load_recipe(f"{RECIPES / 'svhn.py'}:svhn_paper"), **{**sizes, **changes})
 
 
 def imagenet(**changes: Any) -> Experiment:
-    """recipes/imagenet.py:paper with a few images of 32², an epoch, and the smaller ResNet."""
+    """recipes/imagenet.py:imagenet_paper with a few images of 32², an epoch, and the smaller ResNet."""
     rare = runpy.run_path(str(RECIPES / "imagenet.py"))["half_of"](len(WNIDS))
     sizes = {"rare": rare, "validation_sizes": (VAL * len(WNIDS),), "image_size": 32, "model": "resnet10"}
-    return shrink(load_recipe(f"{RECIPES / 'imagenet.py'}:paper"), **{**sizes, **changes})
+    return shrink(load_recipe(f"{RECIPES / 'imagenet.py'}:imagenet_paper"), **{**sizes, **changes})
 
 
 def shrink(recipe: Experiment, **changes: Any) -> Experiment:

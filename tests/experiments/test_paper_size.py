@@ -74,7 +74,7 @@ def run_all(experiment: Experiment, folder: Path) -> Store:
 
 def test_the_papers_settings() -> None:
     """METHOD's table, line by line."""
-    digits, objects = (load_recipe(f"{RECIPES / name}.py:paper") for name in ("svhn", "imagenet"))
+    digits, objects = (load_recipe(f"{RECIPES / name}.py:{name}_paper") for name in ("svhn", "imagenet"))
     assert (digits.model, digits.budget, digits.rounds, digits.seeds, digits.holdout) == (
         *("resnet10", 1250, 10, 5),
         604_388 - 500_000,
@@ -84,7 +84,7 @@ def test_the_papers_settings() -> None:
     assert objects.validation_is_test and objects.image_size == 224 and len(objects.rare) == 500
     assert objects.circumstances == Circumstances(each_cut=True) and objects.training["decay_at"] == (30, 50, 57)
     for name in ("svhn", "imagenet"):
-        assert load_recipe(f"{RECIPES / name}.py:paper_balanced").imbalances == (1,)
+        assert load_recipe(f"{RECIPES / name}.py:{name}_paper_balanced").imbalances == (1,)
 
 
 def test_the_validation_set_of_svhn_can_have_as_many_of_each_digit() -> None:

@@ -287,6 +287,17 @@ def test_two_at_once_are_refused(whole: Path) -> None:
         run_experiment(small(), whole)
 
 
+def test_a_run_under_way_is_left_alone_by_another_with_other_settings(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    with store.held():
+        open_store(store.folder, small())
+        store.save_start("precious", {})
+        with pytest.raises(ArgumentError, match="Another process"):
+            run_experiment(small().only(budget=7), store.folder)
+    assert store.start_path("precious").exists()
+    assert json.loads((store.folder / "settings.json").read_text()) == small().to_json()
+
+
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     experiment = small().only(("random",), seeds=1, rounds=1)
     store = run_experiment(experiment, tmp_path / "run", jobs=1)

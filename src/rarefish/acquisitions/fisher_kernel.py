@@ -39,7 +39,8 @@ def choose_fisher(
         exclude=[*situation.labeled, *situation.refused],
         bought=dict(zip(situation.labeled, situation.labels, strict=False)),
         batch_size=situation.batch_size * crowd,
-        precision=situation.precision,
+        # Monte Carlo labels need float32 in any case, which `auto` knows.
+        precision="auto" if situation.precision == "bfloat16" else "float32",
         num_workers=situation.workers,
         generator=generator,
         progress=False,

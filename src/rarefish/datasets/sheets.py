@@ -17,7 +17,8 @@ SUFFIXES = (".jpeg", ".webp", ".png")
 
 def find_sheets(folder: Path, split: str) -> list[Path]:
     """In order; none where the folder has other files."""
-    return sorted(path for path in folder.glob(f"{split}_[0-9]*") if path.suffix in SUFFIXES)
+    found = [path for path in folder.glob(f"{split}_[0-9]*") if path.suffix in SUFFIXES]
+    return sorted(found, key=lambda path: int(path.stem.rpartition("_")[2]))
 
 
 def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
@@ -27,8 +28,11 @@ def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
         raise DataError(f"{folder} has no sheets {split}_00, {split}_01 … with {split}_labels.npy.")
     labels = np.load(labels_file, allow_pickle=False)
     images = np.concatenate([_cut(path, pixels) for path in sheets])
-    if len(images) < len(labels):
-        raise DataError(f"{folder} has {len(labels)} labels but tiles for {len(images)} images. Is a sheet missing?")
+    a_sheet = len(images) // len(sheets)
+    if not len(images) - a_sheet < len(labels) <= len(images):
+        raise DataError(
+            f"{folder} has {len(labels)} labels but tiles for {len(images)} images. Is a sheet missing or too many?"
+        )
     return Arrays(images[: len(labels)], labels)
 
 

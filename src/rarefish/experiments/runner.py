@@ -46,14 +46,13 @@ def run_experiment(
     The processes of torchrun share out the cells; `together`: they all work on one cell after another.
     """
     check_experiment(experiment)
-    is_first = rank() == 0
-    if is_first:
-        open_store(folder, experiment)
-    wait_for_all()
-    store = Store(folder)
+    is_first, store = rank() == 0, Store(folder)
     cells = list(experiment.cells())
     total = len(cells) * experiment.rounds
     with store.held() if is_first else nullcontext():
+        if is_first:
+            open_store(folder, experiment)
+        wait_for_all()
         left = [cell for cell in cells if len(store.records(cell)) < experiment.rounds]
         done = total - sum(experiment.rounds - len(store.records(cell)) for cell in left)
         tell("starting", done, total)

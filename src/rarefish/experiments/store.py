@@ -78,7 +78,10 @@ class Store:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The run for ourselves; complains if another process has it."""
+        """The run for ourselves; complains if another process has it, or if the folder is somebody else's."""
+        if not (self.folder / "settings.json").exists() and any(p.name != ".lock" for p in self.folder.glob("*")):
+            raise ArgumentError(f"{self.folder} is not empty and holds no run. Choose another folder.")
+        self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,7 +115,7 @@ class Store:
 
 
 def open_store(folder: Path, experiment: Experiment) -> Store:
-    """The run in that folder, made or taken up again; complains where its settings were others."""
+    """The run in that folder, made or taken up again; complains where its settings were others. Hold it first."""
     path = folder / "settings.json"
     if path.exists():
         different = differences(json.loads(path.read_text(encoding="utf-8")), experiment.to_json())
@@ -124,8 +127,6 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
         for part in ("starts", "epochs") if different else ():
             for made in (folder / part).glob("*.pt"):
                 made.unlink()  # under the other settings
-    elif folder.exists() and any(folder.iterdir()):
-        raise ArgumentError(f"{folder} is not empty and holds no run. Choose another folder.")
     for part in ("records", "states", "starts", "epochs", "snapshots"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(experiment.to_json(), indent=2))

@@ -25,7 +25,7 @@ from rarefish.models import build_model
 from rarefish.oracles import known_labels
 from rarefish.reading import labels_of, lies_in_memory
 from rarefish.records import Record
-from rarefish.rounds import Round, begin, recall
+from rarefish.rounds import Round, begin, rebuild
 from rarefish.state import State, Task
 from rarefish.team import Alone, Team
 from rarefish.training import Training
@@ -101,7 +101,7 @@ def load_states(tasks: Sequence[Task], cells: Sequence[Cell], store: Store, fit_
                 f"The run has {len(records)} rounds of {cell.key} but not their state, states/{cell.key}-r"
                 f"{len(records):02}.pt. A warm run goes on from its weights: copy that file as well."
             )
-        states.append(recall(task, [record.indices for record in records]))
+        states.append(rebuild(task, [record.indices for record in records]))
         jobs += jobs_of(replace(task, peek=False), states[-1], [])
     fit_all(jobs)
     return states
