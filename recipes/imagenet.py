@@ -87,11 +87,10 @@ def tiny_imagenet_100_paper() -> Experiment:
 
 def imagenet_paper() -> Experiment:
     """The paper's own size: 1,000 classes at 224², half of them cut to 1/100; `val` is both validation and test set."""
-    return Experiment(
+    return replace(
+        tiny_imagenet_100(),
         name="imagenet 100x",
         dataset="imagenet",
-        model="resnet18",
-        methods=(*RIVALS, *OURS),
         seeds=1,
         rounds=10,
         budget=64_000,
@@ -100,9 +99,7 @@ def imagenet_paper() -> Experiment:
         holdout=0,
         validation_is_test=True,
         image_size=224,
-        circumstances=Circumstances(each_cut=True),
         training=PAPER,
-        pretraining=ROTATION,
     )
 
 

@@ -86,19 +86,9 @@ def svhn_small_modern() -> Experiment:
 
 def svhn_paper() -> Experiment:
     """The paper's own size: of train and extra 500,000 for the pool, and 104,388 held out, as many of each digit."""
-    return Experiment(
-        name="svhn-extra 100x",
-        dataset="svhn-extra",
-        model="resnet10",
-        methods=(*RIVALS, *OURS),
-        seeds=5,
-        rounds=10,
-        budget=1250,
-        validation_sizes=(104_388,),
-        holdout=104_388,
-        training=PAPER,
-        pretraining=ROTATION,
-    )
+    held = 104_388
+    sizes = {"budget": 1250, "validation_sizes": (held,), "holdout": held}
+    return replace(svhn_small(), name="svhn-extra 100x", dataset="svhn-extra", snapshot_rounds=(), **sizes)
 
 
 def svhn_paper_balanced() -> Experiment:

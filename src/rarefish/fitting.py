@@ -16,6 +16,7 @@ from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, No
 from rarefish.layers import casting, check_logits, device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, labels_of
 from rarefish.scoring import evaluate
+from rarefish.training import weight_groups
 
 ZOOM, SHIFT = 0.15, 0.08
 """The most an augmented image is enlarged, as a share of its side, and shifted, as a share of half of it."""
@@ -132,14 +133,9 @@ def _labels(data: Data, reader: Reader, unreadable: dict[int, str]) -> Int[Tenso
 
 
 def _optimizer(model: nn.Module, course: Course) -> torch.optim.Optimizer:
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not learned:
+    groups = weight_groups(model, course.weight_decay)
+    if not groups:
         raise ModelError("No weight of the model asks for a gradient. Call requires_grad_() on what is to be trained.")
-    groups = [
-        {"params": [parameter for parameter in learned if parameter.ndim > 1], "weight_decay": course.weight_decay},
-        {"params": [parameter for parameter in learned if parameter.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
     if course.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=course.lr, momentum=0.9, nesterov=True)
     return torch.optim.AdamW(groups, lr=course.lr)

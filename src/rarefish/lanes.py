@@ -86,7 +86,7 @@ class Lane:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.training, self.present = job.training, job.present
         self.model = copy.deepcopy(job.model)
-        groups = weight_groups(self.model, job.training)
+        groups = weight_groups(self.model, job.training.weight_decay)
         self.weights = [(weight, group["weight_decay"]) for group in groups for weight in group["params"]]
         self.velocities = [torch.zeros_like(weight) for weight, _ in self.weights]
         self.images, self.labels = (torch.empty_like(part, device=device) for part in (job.tensor, job.labels))

@@ -141,7 +141,7 @@ def fit(
     learner = share.wrap(model)
     key = _key(model, images, labels, training, generator) if checkpoint else ""
     images, labels = images.to(device) if isinstance(images, Tensor) else images, labels.to(device)
-    optimizer = torch.optim.SGD(weight_groups(model, training), lr=training.lr, momentum=training.momentum)
+    optimizer = torch.optim.SGD(weight_groups(model, training.weight_decay), lr=training.lr, momentum=training.momentum)
     begun = take_up(checkpoint, key, model, optimizer, generator) if checkpoint else 0
     share.wait()  # nobody removes a checkpoint that another has still to read
     for epoch in range(begun, training.epochs):
@@ -175,11 +175,11 @@ def _key(model: nn.Module, images: Images, labels: Tensor, training: Training, g
     return fingerprint_of(asdict(training), places, labels, dict(model.state_dict()), generator.get_state())
 
 
-def weight_groups(model: nn.Module, training: Training) -> list[dict[str, Any]]:
+def weight_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """For an optimizer: weights, which are pulled to 0, and the rest."""
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [weight for weight in learned if weight.ndim > 1], "weight_decay": training.weight_decay},
+        {"params": [weight for weight in learned if weight.ndim > 1], "weight_decay": weight_decay},
         {"params": [bias for bias in learned if bias.ndim <= 1], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
