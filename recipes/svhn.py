@@ -11,7 +11,7 @@ PAPER = {"epochs": 35, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_eve
 """The paper gives no momentum for SVHN; 0.9 is what ResNets are trained with."""
 MODERN = {
     "epochs": 60,
-    "batch_size": 32,
+    "batch_size": 50,
     "lr": 0.05,
     "momentum": 0.9,
     "cosine": True,

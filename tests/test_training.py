@@ -114,9 +114,21 @@ def test_weights_are_pulled_to_zero_and_biases_are_not() -> None:
     torch.testing.assert_close(net.state_dict()["1.bias"], before["1.bias"])
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(9, [5, 4]), (10, [5, 5]), (11, [5, 6]), (1, [1]), (0, [])])
-def test_no_batch_has_a_single_image(count: int, sizes: list[int]) -> None:
-    assert [len(part) for part in in_batches(torch.arange(count), Training(batch_size=5))] == sizes
+@pytest.mark.parametrize(
+    ("count", "size", "sizes"),
+    [
+        (9, 5, [5, 4]),
+        (10, 5, [5, 5]),
+        (11, 5, [5, 6]),
+        (1, 5, [1]),
+        (0, 5, []),
+        (130, 32, [32, 32, 32, 34]),
+        (132, 32, [32, 32, 32, 32, 4]),
+        (3, 32, [3]),
+    ],
+)
+def test_no_batch_is_a_little_rest(count: int, size: int, sizes: list[int]) -> None:
+    assert [len(part) for part in in_batches(torch.arange(count), Training(batch_size=size))] == sizes
 
 
 def test_smooth_labels_and_low_precision_are_learned_from() -> None:

@@ -88,7 +88,7 @@ def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     own = wanted(records, wish)
     papers = {c.method: c for c in read_paper(PAPER, list(zip(own, own, strict=True)))} if "paper" in wish else {}
     last = max(record.round for record in own)
-    rounds = [number for number in ROUNDS if number <= last]
+    rounds = sorted({last, *(number for number in ROUNDS if number < last)})
     lines = [("method", "n", *map(str, rounds))]
     for method in methods_of(own):
         drawn = curve(own, method, wish.get("figure", "accuracy"))
