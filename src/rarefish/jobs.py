@@ -52,5 +52,6 @@ def alike(jobs: Sequence[Job]) -> list[list[Job]]:
     """The jobs in groups that agree in training settings, number of images and kind of network."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
-        groups.setdefault((job.training, job.images.shape, type(job.model), job.present), []).append(job)
+        weights = tuple(weight.shape for weight in job.model.parameters())
+        groups.setdefault((job.training, job.images.shape, type(job.model), weights, job.present), []).append(job)
     return list(groups.values())

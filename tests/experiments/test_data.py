@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rarefish.datasets.splits import Splits
 from rarefish.errors import ArgumentError, DataError
-from rarefish.experiments.data import FOLDER_VARIABLE, data_folder, read_dataset, splits_of
+from rarefish.experiments.data import FOLDER_VARIABLE, data_folder, data_key, read_dataset, splits_of
 from rarefish.experiments.recipes import load_recipe
 from rarefish.experiments.settings import Circumstances, Experiment
 from rarefish.report.contents import PAPER_NAMES, read_paper
@@ -62,6 +63,25 @@ def test_circumstances_that_a_skeptic_asks_for() -> None:
 def test_images_of_the_pool_are_normalized() -> None:
     images = splits_of(small(), next(small().cells()), "cpu").pool.tensors[0]
     assert abs(float(images.mean())) < 1e-4 and float(images.std()) == pytest.approx(1, abs=1e-3)
+
+
+def test_one_other_label_or_image_tells_data_sets_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    (tmp_path / "tiny_imagenet_100").mkdir()
+    images, labels = np.zeros((20, 64, 64, 3), np.uint8), np.arange(20) % 2
+    one_pixel, one_label = images.copy(), labels.copy()
+    one_pixel[3, 5, 5] = 1
+    one_label[3] = 0
+
+    def key(train_x: np.ndarray, train_y: np.ndarray) -> str:
+        read_dataset.cache_clear()
+        file = tmp_path / "tiny_imagenet_100" / "tiny_imagenet_100.npz"
+        np.savez(file, train_x=train_x, train_y=train_y, test_x=images, test_y=labels)
+        return data_key(replace(small(), dataset="tiny_imagenet_100"))
+
+    kept = [key(images, labels), key(one_pixel, labels), key(images, one_label), key(images, labels)]
+    assert len(set(kept)) == 3 and kept[0] == kept[3]
+    read_dataset.cache_clear()
 
 
 def test_files_that_are_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from rarefish.errors import ArgumentError, DataError
+from rarefish.experiments.data import data_key
 from rarefish.experiments.runner import _run_packed, run_experiment
 from rarefish.experiments.settings import Experiment, Method
 from rarefish.experiments.starts import prepare_starts
@@ -232,6 +233,17 @@ def test_other_settings_in_the_same_folder_are_refused(whole: Path) -> None:
         run_experiment(replace(small(), budget=12), whole)
 
 
+def test_other_images_under_the_same_name_are_refused(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    path = tmp_path / "run" / "settings.json"
+    path.write_text(path.read_text().replace(data_key(small()), "of another copy"))
+    with pytest.raises(ArgumentError, match="the images of digits were another copy. Choose another folder"):
+        run_experiment(small(), tmp_path / "run")
+    path.write_text(json.dumps(small().to_json()))  # from before data were compared
+    assert run_experiment(small(), tmp_path / "run").num_finished() == 18
+    assert json.loads(path.read_text())["data"] == data_key(small())
+
+
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ArgumentError, match="is not empty and holds no run"):
@@ -330,7 +342,7 @@ def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
 
 def test_settings_are_kept_as_plain_text(whole: Path) -> None:
     kept = json.loads((whole / "settings.json").read_text())
-    assert kept == small().to_json() and isinstance(small(), Experiment)
+    assert kept == small().to_json() | {"data": data_key(small())} and isinstance(small(), Experiment)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from rarefish.checkpoints import fingerprint_of
 from rarefish.datasets.arrays import Arrays, Pixels, normalized, read_idx, read_npz, read_svhn, scale_of
 from rarefish.datasets.bundled import read_digits
 from rarefish.datasets.files import ImageFiles, read_folder
@@ -117,6 +118,18 @@ def read_dataset(name: str, image_size: int = 224) -> tuple[Any, Any]:
     if name not in DATASETS:
         raise ArgumentError(f"There is no data set {name!r}. {nearest(name, DATASETS)}")
     return DATASETS[name](name, image_size)
+
+
+def data_key(experiment: Experiment) -> str:
+    """Differs where an experiment would see other images: all labels, and some images or the files' names."""
+    return fingerprint_of(*(_told_by(part) for part in read_dataset(experiment.dataset, experiment.image_size)))
+
+
+def _told_by(part: Arrays | ImageFiles) -> tuple[object, ...]:
+    if isinstance(part, ImageFiles):
+        return part.labels, [f"{path.parent.name}/{path.name}" for path in part.paths]
+    some = np.ascontiguousarray(part.images[:: len(part) // 100 + 1])
+    return torch.from_numpy(part.labels.astype(np.int64)), torch.from_numpy(some)
 
 
 @lru_cache(maxsize=32)

@@ -14,7 +14,7 @@ import torch
 
 from rarefish.distributed import Ranks, fit_together, num_ranks, rank, wait_for_all
 from rarefish.errors import RarefishError
-from rarefish.experiments.data import splits_of
+from rarefish.experiments.data import data_key, splits_of
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.experiments.starts import prepare_starts, start_keys
 from rarefish.experiments.store import Store, open_store
@@ -51,7 +51,7 @@ def run_experiment(
     total = len(cells) * experiment.rounds
     with store.held() if is_first else nullcontext():
         if is_first:
-            open_store(folder, experiment)
+            open_store(folder, experiment, data_key(experiment))
         wait_for_all()
         left = [cell for cell in cells if len(store.records(cell)) < experiment.rounds]
         done = total - sum(experiment.rounds - len(store.records(cell)) for cell in left)

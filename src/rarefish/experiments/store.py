@@ -114,11 +114,17 @@ class Store:
         return self.folder / "states" / f"{cell.key}-r{number:02}.pt"
 
 
-def open_store(folder: Path, experiment: Experiment) -> Store:
-    """The run in that folder, made or taken up again; complains where its settings were others. Hold it first."""
+def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
+    """The run in that folder, made or taken up again; complains where its settings or data were others. Hold it first.
+
+    `data` tells data sets apart; a run without it is taken to be of these.
+    """
     path = folder / "settings.json"
     if path.exists():
-        different = differences(json.loads(path.read_text(encoding="utf-8")), experiment.to_json())
+        before = json.loads(path.read_text(encoding="utf-8"))
+        different = differences(before, experiment.to_json())
+        if data and before.get("data", data) != data:
+            different.append(f"the images of {experiment.dataset} were another copy")
         has_records = any((folder / "records").glob("*.jsonl"))
         if different and has_records:
             raise ArgumentError(
@@ -129,7 +135,7 @@ def open_store(folder: Path, experiment: Experiment) -> Store:
                 made.unlink()  # under the other settings
     for part in ("records", "states", "starts", "epochs", "snapshots"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(experiment.to_json(), indent=2))
+    write_whole(path, json.dumps(experiment.to_json() | ({"data": data} if data else {}), indent=2))
     return Store(folder)
 
 
