@@ -183,6 +183,12 @@ def test_members_of_an_ensemble_differ_and_their_mean_counts() -> None:
     assert torch.equal(run[0].score.prediction, alone[0].score.prediction)
 
 
+def test_time_of_trainings_in_company_is_shared_by_network() -> None:
+    alone, four = task(), task(starts=tuple(Plain() for _ in range(4)))
+    first, second = advance([alone, four], [begin(alone), begin(four)])
+    assert second.train_s == pytest.approx(4 * first.train_s) and first.train_s > 0
+
+
 def test_an_acquisition_that_returns_too_few_is_named() -> None:
     def lazy(situation: Situation, budget: int, _: torch.Generator) -> Choice:
         return Choice(situation.unlabeled[: budget - 1])

@@ -7,7 +7,7 @@ In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is
 in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
 over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
 column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
-`time: FILE.csv; ours=METHOD` is one of what choosing costs, in passes of an image through a network and in seconds;
+`time: FILE.csv; ours=METHOD` is one of what a round costs, in passes of an image through a network and in seconds;
 passes are in FILE_passes.csv.
 `speed: FILE.json` is a table of what a benchmark wrote, with what it was measured beside and how much faster ours is.
 `cost: MODEL` is a table of what a selection takes by the cost model, from the rates that benchmarks measured.
@@ -124,19 +124,21 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
 
 
 def time_table(records: Sequence[Record], passes: dict[tuple[str, ...], float], wish: dict[str, str]) -> str:
-    """What each method's choosing costs a round, the first, which often is random, left out."""
+    """What each method costs a round, the first, in which often chance chooses, left out."""
     own = [record for record in wanted(records, wish) if record.round > 1]
     of_method = {
         method: (
             mean(passes[_passes_key(r)] for r in own if r.method == method),
             mean(r.select_s for r in own if r.method == method),
+            mean(r.train_s for r in own if r.method == method),
         )
         for method in methods_of(own)
     }
     ours = of_method[wish["ours"]]
-    lines = [("method", "passes a round", "× ours", "seconds a round", "× ours")]
-    for method, (some, seconds) in of_method.items():
-        lines.append((method, number(some), f"{some / ours[0]:.2g}", f"{seconds:.2f}", f"{seconds / ours[1]:.2g}"))
+    lines = [("method", "passes to choose", "× ours", "seconds to choose", "× ours", "seconds to train")]
+    for method, (some, seconds, training) in of_method.items():
+        shares = f"{some / ours[0]:.2g}", f"{seconds / ours[1]:.2g}"
+        lines.append((method, number(some), shares[0], f"{seconds:.2f}", shares[1], f"{training:.2f}"))
     return _markdown(lines)
 
 

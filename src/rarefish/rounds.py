@@ -73,9 +73,12 @@ def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fi
     fit_all(
         [job for task, (_, state), seen in zip(tasks, bought, peeks, strict=True) for job in jobs_of(task, state, seen)]
     )
-    train_s = (time.perf_counter() - began) / len(tasks)
+    each_s = (time.perf_counter() - began) / sum(len(state.models) for _, state in bought)
     return [
-        Round(choice, answers, tested, select_s, train_s, state, validate(task, state, tested), max(seen, default=None))
+        Round(
+            *(choice, answers, tested, select_s, each_s * len(state.models), state),
+            *(validate(task, state, tested), max(seen, default=None)),
+        )
         for task, choice, (answers, state), select_s, seen, tested in zip(
             *(tasks, choices, bought, seconds, peeks),
             [mean_score(task, state, task.test) for task, (_, state) in zip(tasks, bought, strict=True)],
