@@ -22,7 +22,7 @@ from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.data import data_key
 from rarefish.experiments.runner import _run_packed, run_experiment
 from rarefish.experiments.settings import Experiment, Method
-from rarefish.experiments.starts import prepare_starts
+from rarefish.experiments.starts import prepare_starts, starts_of
 from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import load_states, task_of
 from rarefish.jobs import Job, fit_each
@@ -103,6 +103,12 @@ def test_processes_of_torchrun_work_on_one_cell_together(whole: Path, tmp_path: 
     assert records[0].indices == expected[0].indices
     for ours, theirs in zip(records, expected, strict=True):
         assert ours.accuracy == pytest.approx(theirs.accuracy, abs=0.03)
+
+
+def test_every_start_is_wanted_once_though_an_ensemble_shares_its_first(whole: Path) -> None:
+    wanted = starts_of(small().cells())
+    assert sorted(wanted) == [f"pretrained-s{seed}-i60-m{member}" for seed in (0, 1) for member in (0, 1)]
+    assert {path.stem for path in (whole / "starts").glob("*.pt")} == set(wanted)
 
 
 def test_a_run_has_every_round_of_every_cell(whole: Path) -> None:
@@ -196,7 +202,7 @@ def test_trainings_done_again_are_handed_over_together(whole: Path, tmp_path: Pa
         calls.append(len(jobs))
         fit_each(jobs)
 
-    prepare_starts(experiment, cells, store, "cpu")
+    prepare_starts(experiment, starts_of(cells), store, "cpu")
     tasks = [task_of(experiment, cell, store, "cpu") for cell in cells]
     states = load_states(tasks, cells, store, note)
     assert calls == [4] and [state.number for state in states] == [2, 2, 2]  # one of the methods has two networks

@@ -16,7 +16,7 @@ from rarefish.distributed import Ranks, fit_together, num_ranks, rank, wait_for_
 from rarefish.errors import RarefishError
 from rarefish.experiments.data import data_key, splits_of
 from rarefish.experiments.settings import Cell, Experiment
-from rarefish.experiments.starts import prepare_starts, start_keys
+from rarefish.experiments.starts import prepare_starts, start_keys, starts_of
 from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import check_experiment, keep_round, load_states, task_of
 from rarefish.jobs import fit_each
@@ -72,21 +72,13 @@ def run_experiment(
 
 def _share_out_starts(experiment: Experiment, cells: list[Cell], store: Store, device: str, together: bool) -> None:
     """Each process makes some of the starting networks before any cell begins, or all make each, from many files."""
+    starts = starts_of(cells)
     if together and cells and not lies_in_memory(splits_of(experiment, cells[0], device).pool):
-        prepare_starts(experiment, cells, store, device, fit_together, is_keeper=rank() == 0)
-        wait_for_all()
-        return
-    by_start = group_by_start(cells)
-    own = [cell for key in sorted(by_start)[rank() :: num_ranks()] for cell in by_start[key]]
-    prepare_starts(experiment, own, store, device, fit_many if device.startswith("cuda") else fit_each)
+        prepare_starts(experiment, starts, store, device, fit_together, is_keeper=rank() == 0)
+    else:
+        own = {key: starts[key] for key in sorted(starts)[rank() :: num_ranks()]}
+        prepare_starts(experiment, own, store, device, fit_many if device.startswith("cuda") else fit_each)
     wait_for_all()
-
-
-def group_by_start(cells: list[Cell]) -> dict[str, list[Cell]]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(start_keys(cell)[-1], []).append(cell)
-    return groups
 
 
 def _run_together(
@@ -109,7 +101,7 @@ def _run_packed(
 ) -> None:
     """All cells in step, round by round: each chooses, then all train in one batched call."""
     tell("learning rotations", done, total)
-    prepare_starts(experiment, cells, store, device, fit_many)
+    prepare_starts(experiment, starts_of(cells), store, device, fit_many)
     tasks = {cell.key: task_of(experiment, cell, store, device) for cell in cells}
     loaded = load_states([tasks[cell.key] for cell in cells], cells, store, fit_many)
     states = {cell.key: state for cell, state in zip(cells, loaded, strict=True)}
@@ -135,19 +127,20 @@ def _run_in_processes(
     with ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
     ) as pool:
-        by_start = group_by_start(cells)
-        starts = {key: pool.submit(prepare_starts, experiment, group, store, "cpu") for key, group in by_start.items()}
-        waiting: set[Future[None]] = set(starts.values())
-        begun: set[str] = set()
+        starts = {
+            key: pool.submit(prepare_starts, experiment, {key: cell}, store, "cpu")
+            for key, cell in starts_of(cells).items()
+        }
+        running: set[Future[None]] = set(starts.values())
+        waiting = list(cells)
         try:
-            while waiting:
-                finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_COMPLETED)
+            while running:
+                finished, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in finished:
                     future.result()
-                for key, future in starts.items():
-                    if future.done() and key not in begun:
-                        begun.add(key)
-                        waiting |= {pool.submit(_run_cell, experiment, cell, store) for cell in by_start[key]}
+                ready = [cell for cell in waiting if all(starts[key].done() for key in start_keys(cell))]
+                running |= {pool.submit(_run_cell, experiment, cell, store) for cell in ready}
+                waiting = [cell for cell in waiting if cell not in ready]
                 tell(f"{len(cells)} cells in {jobs} processes", done + store.num_finished() - before, total)
         except BrokenProcessPool as error:
             raise WorkerDiedError(

@@ -1,6 +1,7 @@
 """The networks that rounds start from: made once, kept in the run, shared by all methods of a seed."""
 
 import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,16 +25,21 @@ def start_keys(cell: Cell) -> list[str]:
     return [f"{cell.start}-s{cell.seed}-i{cell.imbalance}-m{member}" for member in range(cell.method.members)]
 
 
+def starts_of(cells: Iterable[Cell]) -> dict[str, Cell]:
+    """Every starting network that the cells need, by name, with one cell that does."""
+    return {key: cell for cell in cells for key in start_keys(cell)}
+
+
 def prepare_starts(
     experiment: Experiment,
-    cells: list[Cell],
+    starts: Mapping[str, Cell],
     store: Store,
     device: str,
     fit_all: FitAll = fit_each,
     is_keeper: bool = True,
 ) -> None:
-    """Makes every starting network that the cells need and the run does not have yet; the keeper writes them."""
-    wanted = {key: cell for cell in cells for key in start_keys(cell) if not store.start_path(key).exists()}
+    """Makes those of the starting networks that the run does not have yet; the keeper writes them."""
+    wanted = {key: cell for key, cell in starts.items() if not store.start_path(key).exists()}
     wishes = {}
     for key, cell in wanted.items():
         splits = splits_of(experiment, cell, device)
