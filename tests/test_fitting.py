@@ -106,6 +106,16 @@ def test_few_labels(count: int) -> None:
     assert fitted.epochs == 4 and math.isnan(fitted.recall[2]) and 0 <= fitted.best.balanced_accuracy <= 1
 
 
+@pytest.mark.parametrize(("rest", "is_too_little"), [(1, True), (2, True), (3, False)])
+def test_norms_learn_nothing_from_a_little_rest(rest: int, is_too_little: bool) -> None:
+    """In the last batch of an epoch, which a norm would remember best."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    seen: list[int] = []
+    model[2].register_forward_hook(lambda norm, inputs, _: seen.append(len(inputs[0])) if norm.training else None)
+    fit(model, blobs(24 + rest), blobs(9), replace(SMALL, batch_size=24, epochs=2))
+    assert seen == ([24, 24] if is_too_little else [24, rest, 24, rest])
+
+
 def test_files_that_broke_are_left_out_and_told(files: ImageFiles) -> None:
     trusted = replace(files, paths=files.paths[1::2], labels=files.labels[1::2])
     files.paths[4].write_bytes(b"no image")
