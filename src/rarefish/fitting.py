@@ -16,7 +16,7 @@ from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, No
 from rarefish.layers import casting, check_logits, device_of, dtype_of, evaluating
 from rarefish.reading import Data, Reader, labels_of
 from rarefish.scoring import evaluate
-from rarefish.training import SMALL_REST, weight_groups
+from rarefish.training import is_little, weight_groups
 
 ZOOM, SHIFT = 0.15, 0.08
 """The most an augmented image is enlarged, as a share of its side, and shifted, as a share of half of it."""
@@ -165,10 +165,8 @@ def _train(
                 images = vary(images, course.flip, generator)
             for group in optimizer.param_groups:
                 group["lr"] = course.lr_at(step, course.epochs * per_epoch)
-            with (
-                learning(model, is_rest(len(images), len(order), course.batch_size)),
-                casting(device, course.precision),
-            ):
+            is_rest = is_little(len(images), min(len(order), course.batch_size))
+            with learning(model, is_rest), casting(device, course.precision):
                 logits = check_logits(model(images), len(images)).float()
                 loss = functional.cross_entropy(logits, labels, label_smoothing=course.label_smoothing)
             optimizer.zero_grad(set_to_none=True)
@@ -195,16 +193,11 @@ def drawing_from(generator: torch.Generator, device: torch.device) -> Iterator[N
         yield
 
 
-def is_rest(num_images: int, num_all: int, batch_size: int) -> bool:
-    """Whether a batch is one image, or what is left of an epoch and too little for a norm over it to mean anything."""
-    return num_images == 1 or num_images < min(num_all, batch_size) / SMALL_REST
-
-
 @contextmanager
-def learning(model: nn.Module, is_little: bool) -> Iterator[None]:
-    """The model in training mode; norms over too little use what they know."""
+def learning(model: nn.Module, is_rest: bool) -> Iterator[None]:
+    """The model in training mode; norms over a little rest use what they know."""
     model.train()
-    if is_little:
+    if is_rest:
         for module in model.modules():
             if isinstance(module, _BatchNorm):
                 module.eval()

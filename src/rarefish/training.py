@@ -203,9 +203,14 @@ def in_batches(part: Tensor, training: Training, dim: int = 0) -> list[Tensor]:
     """Equal batches and a rest; one too small for a norm over a batch to mean anything joins the last of them."""
     count, size = part.shape[dim], training.batch_size
     sizes = [size] * (count // size) + ([count % size] if count % size else [])
-    if len(sizes) > 1 and (sizes[-1] == 1 or sizes[-1] < size / SMALL_REST):
+    if len(sizes) > 1 and is_little(sizes[-1], size):
         sizes[-2:] = [size + sizes[-1]]
     return list(part.split(sizes, dim=dim))
+
+
+def is_little(num_images: int, batch_size: int) -> bool:
+    """Whether so few of a batch are left that a norm over them means nothing."""
+    return num_images == 1 or num_images < batch_size / SMALL_REST
 
 
 def move(images: Float[Tensor, "N C H W"] | Tensor, moves: Int[Tensor, "N moves"]) -> Tensor:
