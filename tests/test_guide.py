@@ -1,12 +1,9 @@
 """The guide, command by command as it stands, with a simulated annotator at the real page in a real Chromium."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "tools"))
 
 
 @pytest.mark.slow

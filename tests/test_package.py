@@ -14,7 +14,6 @@ from rarefish import errors
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "rarefish"
-sys.path.insert(0, str(ROOT / "tools"))
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -1,6 +1,7 @@
 """Results pages: a table of records beside each page, and the tables of the page made from it.
 
     python tools/make_results.py mnist runs/imbalanced runs/balanced …   writes docs/results/mnist.csv and its tables
+    python tools/make_results.py mnist runs/more docs/results/mnist.csv  adds a run to what was there
     python tools/make_results.py                                         makes the tables of all pages anew
 
 In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round; `saved`
@@ -13,16 +14,17 @@ passes are in FILE_passes.csv.
 `cost: MODEL` is a table of what a selection takes by the cost model, from the rates that benchmarks measured.
 """
 
-import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from rarefish.records import COLUMNS, Record, read_records, to_csv, write_whole
+from record_tables import collect, join, read_table, write_passes
+
+from rarefish.records import COLUMNS, Record, to_csv, write_whole
 from rarefish.report.contents import read_paper
 from rarefish.report.curves import complete, curve, methods_of
 from rarefish.report.statistics import compare, saving
@@ -33,36 +35,6 @@ PAPER = FOLDER / "paper_curves.csv"
 ROUNDS = (1, 2, 3, 4, 5, 7, 10)
 NUM_CENTERS = 15_000
 """Of the cost model: the failures of a ResNet-18 on 50,000 validation images of ImageNet, about."""
-CELL = ("method", "validation_size", "imbalance", "start", "restart", "seed", "round")
-NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(
-    ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
-)
-
-
-def collect(runs: Iterable[Path]) -> list[Record]:
-    """The records of all runs; of a cell that several have, those of the first."""
-    kept: dict[str, list[Record]] = {}
-    for run in runs:
-        for path in sorted((run / "records").glob("*.jsonl")):
-            kept.setdefault(path.name, read_records(path))
-    records = [record for rows in kept.values() for record in rows]
-    return sorted(records, key=lambda r: (-r.imbalance, r.start, r.restart, r.method, r.seed, r.round))
-
-
-def read_table(path: Path) -> list[Record]:
-    """The records of a CSV, without what it does not hold."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    made: list[dict[str, Any]] = [{name: NUMBERS.get(name, str)(row[name]) for name in row} for row in rows]
-    return [Record(recall=(), bought=(), **row) for row in made]
-
-
-def join(tables: Iterable[list[Record]]) -> list[Record]:
-    """The records of all tables, of a cell that several have those of the first."""
-    kept: dict[tuple[object, ...], Record] = {}
-    for record in (record for table in tables for record in table):
-        kept.setdefault(tuple(getattr(record, name) for name in CELL), record)
-    return list(kept.values())
 
 
 def make_tables(text: str, folder: Path = FOLDER) -> str:
@@ -74,10 +46,7 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
         if kind in OF_BENCHMARKS:
             return f"<!-- {match[1]} -->\n\n{OF_BENCHMARKS[kind](file)}\n\n<!-- end -->"
         records = join(read_table(folder / name) for name in file.split("+"))
-        if kind == "time":
-            table = time_table(records, read_passes(folder, file.split("+")), wish)
-        else:
-            table = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}[kind](records, wish)
+        table = OF_RECORDS[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ((?:table|saved|ahead|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
@@ -123,12 +92,12 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     return _markdown(lines)
 
 
-def time_table(records: Sequence[Record], passes: dict[tuple[str, ...], float], wish: dict[str, str]) -> str:
+def time_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     """What each method costs a round, the first, in which often chance chooses, left out."""
     own = [record for record in wanted(records, wish) if record.round > 1]
     of_method = {
         method: (
-            mean(passes[_passes_key(r)] for r in own if r.method == method),
+            mean(r.passes for r in own if r.method == method),
             mean(r.select_s for r in own if r.method == method),
             mean(r.train_s for r in own if r.method == method),
         )
@@ -140,30 +109,6 @@ def time_table(records: Sequence[Record], passes: dict[tuple[str, ...], float], 
         shares = f"{some / ours[0]:.2g}", f"{seconds / ours[1]:.2g}"
         lines.append((method, number(some), shares[0], f"{seconds:.2f}", shares[1], f"{training:.2f}"))
     return _markdown(lines)
-
-
-PASSES = ("method", "validation_size", "imbalance", "round")
-
-
-def _passes_key(record: Record) -> tuple[str, ...]:
-    return tuple(str(getattr(record, name)) for name in PASSES)
-
-
-def write_passes(records: Sequence[Record], path: Path) -> None:
-    """Passes of each round, mean over seeds."""
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for record in records:
-        groups.setdefault(_passes_key(record), []).append(record.passes)
-    lines = [",".join([*PASSES, "passes"]), *(",".join([*key, f"{mean(some):.0f}"]) for key, some in groups.items())]
-    write_whole(path, "\n".join(lines) + "\n")
-
-
-def read_passes(folder: Path, files: Iterable[str]) -> dict[tuple[str, ...], float]:
-    found: dict[tuple[str, ...], float] = {}
-    for name in files:
-        with (folder / name.replace(".csv", "_passes.csv")).open(newline="", encoding="utf-8") as file:
-            found = {tuple(row[name] for name in PASSES): float(row["passes"]) for row in csv.DictReader(file)} | found
-    return found
 
 
 def read_figures(name: str) -> list[dict[str, Any]]:
@@ -208,6 +153,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+OF_RECORDS = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table, "time": time_table}
 OF_BENCHMARKS = {"speed": speed_table, "cost": cost_table}
 
 
@@ -235,11 +181,11 @@ def _markdown(lines: Sequence[tuple[str, ...]]) -> str:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        name, *runs = sys.argv[1:]
-        records = collect(map(Path, runs))
+        name, *sources = sys.argv[1:]
+        records = collect(map(Path, sources))
         columns = [*COLUMNS, *(["best_accuracy"] if all(r.best_accuracy is not None for r in records) else [])]
         write_whole(FOLDER / f"{name}.csv", to_csv(records, columns))
-        write_passes(records, FOLDER / f"{name}_passes.csv")
+        write_passes(records, FOLDER / f"{name}.csv")
     for page in FOLDER.glob("*.md"):
         page.write_text(make_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 
