@@ -197,6 +197,22 @@ def test_zoom(tmp_path: Path) -> None:
         assert tab.inner_text("#zoom-now") == "fit"
 
 
+def test_while_images_are_on_their_way_the_page_does_not_call_it_the_end(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=8, picks=8)
+    with running(store.folder) as server, labeling(server) as tab:
+        until(tab, lambda: shown(tab), "an image")
+        waiting: list[Any] = []
+        tab.route("**/api/next", lambda route: waiting.append(route))  # the server takes its time
+        while not is_done(tab):
+            press(tab, "1")
+        assert tab.inner_text("#done-title") == "One moment" and len(rows(store)) < 8
+        tab.unroute("**/api/next")  # which lets those that wait go on
+        while len(rows(store)) < 8:
+            press(tab, "2")
+            tab.wait_for_timeout(50)
+        until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to ask", "the end, when it is")
+
+
 def test_two_people_never_do_the_same(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=24, picks=24)
     with running(store.folder) as server, labeling(server, "Ann") as ann:

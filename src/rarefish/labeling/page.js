@@ -1,6 +1,7 @@
 // The labeling page: keys and buttons to answers. The screen moves on at once; the outbox sees to it that nothing is lost.
 
 import { Search, hasFixedKeys } from "/static/classes.js";
+import { listenToKeys } from "/static/keys.js";
 import { Outbox, Refusal, ask, isFinal, remember } from "/static/outbox.js";
 import { drawSplit } from "/static/split.js";
 import { Tasks } from "/static/tasks.js";
@@ -11,7 +12,6 @@ const POLL_MS = 8000;
 const RETRY_MS = 1500;
 const READ_MS = 15000;
 const LARGEST = 2560;
-const COMMANDS = { n: "none", u: "unsure", s: "skip" };
 const state = { classes: [], keys: new Map(), recent: [], work: null, tasks: null, outbox: null, shown: null, isBad: false, clock: 0, since: null, readUntil: 0 };
 const stage = new Stage($("stage"), $("image"), $("zoom-now"), sharpen);
 const search = new Search($("search"), $("found"), $("found-count"), (number) => answer("class", number));
@@ -98,9 +98,11 @@ function show(said = "") {
 function showDone(said) {
   const { asked, open, own } = state.work.progress;
   const others = open ? `${number(open)} image${open === 1 ? " is" : "s are"} still with other people, or wait for one more. This page looks again by itself.` : `All ${number(asked)} images are answered, ${number(own)} by you. Train on the new labels, then choose the next images.`;
+  const [title, text] = state.tasks.isWaiting ? ["One moment", "The next images are on their way."] : ["Nothing left to ask", others];
   state.shown = null;
-  if ($("done-text").textContent !== others || said) announce(`${said} Nothing left to ask. ${others}`);
-  $("done-text").textContent = others;
+  if ($("done-text").textContent !== text || said) announce(`${said} ${title}. ${text}`);
+  $("done-title").textContent = title;
+  $("done-text").textContent = text;
 }
 
 function showImage(task, address = state.tasks.address(task.image)) {
@@ -213,43 +215,7 @@ function announce(text) {
   $("live").textContent = text.trim();
 }
 
-function onKey(event) {
-  if (document.querySelector("dialog[open]") || event.defaultPrevented) return;
-  const isTyping = event.target.matches?.("input:not([type=checkbox]), textarea, select");
-  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  if (isTyping || event.altKey || !$("keys-on").checked) return;
-  if (event.ctrlKey || event.metaKey) {
-    if (key !== "z" || event.shiftKey || event.repeat) return;
-    event.preventDefault();
-    undo();
-    return;
-  }
-  if (press(key, event)) event.preventDefault();
-}
-
-// Whether the key means something here. A key that is held down answers once.
-function press(key, event) {
-  const moves = { z: () => stage.toggle(), "+": () => stage.step(1), "=": () => stage.step(1), "-": () => stage.step(-1), Escape: () => stage.set(1) };
-  const others = { "?": () => $("help").showModal(), "/": () => $("search").focus(), Backspace: undo };
-  const digit = /^(?:Digit|Numpad)([1-9])$/.exec(event.code)?.[1];
-  const chosen = state.keys.get(key) ?? (event.shiftKey ? undefined : state.keys.get(digit));
-  if (moves[key]) moves[key]();
-  else if (event.repeat) return others[key] || COMMANDS[key] || chosen !== undefined;
-  else if (others[key]) others[key]();
-  else if (COMMANDS[key]) answer(COMMANDS[key]);
-  else if (chosen !== undefined) answer("class", chosen);
-  else return pan(key);
-  return true;
-}
-
-function pan(key) {
-  const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
-  if (!way || stage.zoom === 1) return false;
-  $("stage").scrollBy(80 * way[0], 80 * way[1]);
-  return true;
-}
-
-document.addEventListener("keydown", onKey);
+listenToKeys({ stage, keys: () => state.keys, answer, undo });
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-command], #classes button");
   if (!button) return;

@@ -23,6 +23,11 @@ export class Tasks {
     return `/image/${image}?size=${size}`;
   }
 
+  // Whether the server has yet to say what comes next; answers on their way may free an image for us.
+  get isWaiting() {
+    return this.isAsking || this.outbox.images().length > 0;
+  }
+
   // Asks for more where few are ahead. What is on the screen, or on its way to the server, is not given again.
   async fill(isRenewal = false) {
     if (this.isAsking || this.isOver || (!isRenewal && this.ahead.length >= LOW)) return;
@@ -32,6 +37,7 @@ export class Tasks {
     const count = Math.max(0, AHEAD - this.ahead.length);
     try {
       const said = await ask("/api/next", { who: this.who, count, held, workspace: this.workspace });
+      this.isAsking = false;
       if (!this.isOver) this.take(said, shown);
       this.failed(null);
     } catch (error) {
