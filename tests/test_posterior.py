@@ -24,11 +24,17 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def evidence_of(
-    model: nn.Module, images: Tensor, labels: Tensor, pool: Tensor, features: tuple[Tensor, Tensor] | None = None
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    pool: Tensor,
+    features: tuple[Tensor, Tensor] | None = None,
+    num_bought: int = 0,
 ) -> Evidence:
     """Evidence about three classes, equally frequent; the features are the images unless given."""
     own, of_pool = features or (images, pool)
-    return Evidence(model, Seen(images, own), labels, torch.full((3,), 1 / 3), Seen(pool, of_pool), 4000, seeded(), CPU)
+    prior, size = torch.full((3,), 1 / 3), len(labels) - num_bought
+    return Evidence(model, Seen(images, own), labels, size, prior, Seen(pool, of_pool), 4000, seeded(), CPU)
 
 
 def small_net() -> nn.Module:
@@ -87,6 +93,18 @@ def test_a_head_must_be_clearly_better() -> None:
     for seed in range(4):
         images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 100, seed)
         assert isinstance(QUICK(evidence_of(small_net(), images, labels, images)).answer, Network)
+
+
+def test_features_that_know_what_was_bought_do_not_make_a_head_better() -> None:
+    """A model has learned the labels that were bought, so its features tell them; of other images they tell nothing."""
+    images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 600)
+    pool, _ = blobs([0.6, 0.38, 0.02], 4000, seed=5)
+    images = images + torch.randn(images.shape, generator=seeded())
+    learned_by_heart = functional.one_hot(labels, 3).float()
+    learned_by_heart[:60] = 0
+    features = learned_by_heart, torch.zeros(4000, 3)
+    learned = Posterior(steps=(300, 300))(evidence_of(small_net(), images, labels, pool, features, num_bought=540))
+    assert isinstance(learned.answer, Network)
 
 
 def test_a_network_that_diverges_is_not_taken() -> None:

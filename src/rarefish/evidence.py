@@ -37,6 +37,8 @@ class Evidence:
     """The validation set, then the pool images that were bought."""
     labels: Int[Tensor, " T"]
     """Of the trusted images."""
+    num_validation: int
+    """The first so many are the validation set's; from what was bought the model has learned."""
     prior: Float[Tensor, " C"]
     """Shares of the classes in the validation set."""
     sample: Seen
@@ -91,6 +93,7 @@ def gather(
         model=model,
         trusted=Seen(torch.cat([batch.images for batch in [*trusted, *own]]), torch.cat(features[0])),
         labels=torch.cat([labels, told]),
+        num_validation=len(labels),
         prior=labels.bincount(minlength=num_classes) / len(labels),
         sample=Seen(torch.cat([batch.images for batch in sample]), torch.cat(features[1])),
         pool_size=len(left),

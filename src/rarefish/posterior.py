@@ -2,9 +2,9 @@
 
 Two candidates learn from the trusted labels, the validation set and what was bought so far: a copy of the model, whole,
 and a linear head on the model's features as they are. The copy is used unless the head is clearly less surprised by
-labels held back. Its probabilities hold under the validation set's mix of classes. In a biased pool a rare class is
-far rarer, and a few percent of errors on the common ones would drown it: the prior is corrected to the pool's by
-expectation maximization (Saerens et al., 2002). The copy is thrown away; the model never sees a validation label.
+validation labels held back. Its probabilities hold under the validation set's mix of classes. In a biased pool a rare
+class is far rarer, and a few percent of errors on the common ones would drown it: the prior is corrected to the pool's
+by expectation maximization (Saerens et al., 2002). The copy is thrown away; the model never sees a validation label.
 """
 
 import copy
@@ -28,7 +28,7 @@ from rarefish.replay import Repeated
 FEWEST = 10
 """Validation images from which something can be learned."""
 HELD = 10
-"""One label in so many is held back at first …"""
+"""One label of the validation set in so many is held back at first …"""
 HELD_STEPS = 0.75
 """… for this share of the steps; then the candidates are compared, and the network learns from all labels."""
 RIDGE = 3.0
@@ -89,7 +89,8 @@ class Posterior:
     def _choose(self, evidence: Evidence) -> tuple[Candidate, str]:
         """The network, unless the head is clearly better on the labels held back; and how they compared."""
         is_held = torch.zeros(len(evidence.labels), dtype=torch.bool)
-        is_held[torch.randperm(len(is_held), generator=evidence.generator)[::HELD]] = True
+        # Not of what was bought: the features know those labels, since the model learned them.
+        is_held[torch.randperm(evidence.num_validation, generator=evidence.generator)[::HELD]] = True
         head = fit_head(evidence, ~is_held)
         network, loss_H = self._teach(evidence, is_held)
         head_loss_H = surprise(head, evidence, is_held)
@@ -99,7 +100,7 @@ class Posterior:
         behind = (weight_H * behind_H).sum()
         error = (weight_H * (behind_H - behind)).square().sum().sqrt()
         whole, alone = (f"{float((weight_H * loss).sum()):.2f}" for loss in (loss_H, head_loss_H))
-        note = f"Loss on the labels held back: {whole} for a copy of the model, {alone} for a head on its features."
+        note = f"Loss on validation labels held back: a copy of the model {whole}, a head on its features {alone}."
         # A few held labels say little: two standard errors, or a network that diverged.
         is_whole = bool(behind <= 2 * error)
         return network if is_whole else fit_head(evidence, torch.ones_like(is_held)), note
