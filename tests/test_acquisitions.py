@@ -451,7 +451,7 @@ def test_fisher_is_select_and_says_why(name: str, options: dict[str, Any]) -> No
     assert choice.indices == chosen.indices.tolist()
     assert choice.why is not None and torch.equal(choice.why.centers, chosen.centers)
     each = 1 if name == "features" else 2
-    learning = Posterior().passes(12 + 3, 27) if name == "fisher" else 0
+    learning = Posterior().passes(12, 3, 27) if name == "fisher" else 0
     assert choice.passes == 12 + each * (27 + chosen.num_failures) + learning
 
 

@@ -95,6 +95,17 @@ def test_a_head_must_be_clearly_better() -> None:
         assert isinstance(QUICK(evidence_of(small_net(), images, labels, images)).answer, Network)
 
 
+@pytest.mark.parametrize("num_validation", [10, 20])
+def test_chance_does_not_choose_between_candidates_that_know_nothing(num_validation: int) -> None:
+    heads = 0
+    for seed in range(20):
+        images = torch.randn(num_validation, 3, generator=seeded(seed))
+        labels = torch.randint(3, (num_validation,), generator=seeded(seed))
+        learned = Posterior(steps=(30, 30), batch_size=16)(evidence_of(small_net(), images, labels, images))
+        heads += isinstance(learned.answer, Head)
+    assert heads <= 2
+
+
 def test_features_that_know_what_was_bought_do_not_make_a_head_better() -> None:
     """A model has learned the labels that were bought, so its features tell them; of other images they tell nothing."""
     images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 600)
@@ -164,9 +175,12 @@ def test_a_handful_of_validation_images_is_too_few() -> None:
 
 
 def test_passes_are_counted() -> None:
-    # Each trusted image once, a tenth again; 10 steps of 8 images there and back; the sample twice, the pool once.
-    assert Posterior(steps=(10, 10), batch_size=8).passes(100, 3000) == 100 + 10 + 2 * 80 + 2 * 3000 + 3000
-    assert Posterior(steps=(10, 10), batch_size=8).passes(100, 50_000) == 100 + 10 + 2 * 80 + 2 * 5000 + 50_000
+    # Each trusted image once; a tenth of the validation set, or three, again; 10 steps of 8 images there and back; the
+    # sample twice, the pool once.
+    passes = Posterior(steps=(10, 10), batch_size=8).passes
+    assert passes(100, 0, 3000) == 100 + 10 + 2 * 80 + 2 * 3000 + 3000
+    assert passes(60, 40, 50_000) == 100 + 6 + 2 * 80 + 2 * 5000 + 50_000
+    assert passes(12, 0, 3000) == 12 + 3 + 2 * 80 + 2 * 3000 + 3000
 
 
 class InPlace(nn.Module):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import record_tables
 
 from rarefish.records import Record, to_csv, to_line
@@ -29,22 +30,40 @@ def rounds(seed: int, count: int, accuracy: float = 0.5) -> list[Record]:
 
 def write_table(path: Path, records: list[Record]) -> Path:
     path.write_text(to_csv(records))
-    record_tables.write_passes(records, path)
+    record_tables.write_passes(record_tables.count_passes(records), path)
     return path
+
+
+def write_run(folder: Path, records: list[Record]) -> Path:
+    (folder / "records").mkdir(parents=True)
+    (folder / "records" / "cell.jsonl").write_text("".join(map(to_line, records)))
+    return folder
 
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = write_table(tmp_path / "some.csv", [*rounds(0, 2), *rounds(1, 2)])
-    before = {file.name: file.read_text() for file in tmp_path.iterdir()}
-    write_table(path, record_tables.collect([path]))
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == before
-    assert record_tables.collect([path])[0].passes == 7
+    assert to_csv(record_tables.collect([path])) == path.read_text()
+    assert record_tables.collect_passes([path]) == {("random", "100", "1", "1"): 7, ("random", "100", "1", "2"): 7}
 
 
 def test_of_a_cell_in_two_sources_the_first_counts_whole(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "records").mkdir(parents=True)
-    (run / "records" / "cell.jsonl").write_text("".join(map(to_line, rounds(0, 2, accuracy=0.9))))
-    table = write_table(tmp_path / "some.csv", [*rounds(0, 3), *rounds(1, 3)])
+    run = write_run(tmp_path / "run", [replace(record, passes=5) for record in rounds(0, 3, accuracy=0.9)])
+    table = write_table(tmp_path / "some.csv", [*rounds(0, 2), *rounds(1, 2)])
     found = [(record.seed, record.round, record.accuracy) for record in record_tables.collect([run, table])]
-    assert found == [(0, 1, 0.9), (0, 2, 0.9), (1, 1, 0.5), (1, 2, 0.5), (1, 3, 0.5)]
+    assert found == [(0, 1, 0.9), (0, 2, 0.9), (0, 3, 0.9), (1, 1, 0.5), (1, 2, 0.5)]
+    assert set(record_tables.collect_passes([run, table]).values()) == {5}
+
+
+def test_passes_that_nobody_kept_are_not_zero(tmp_path: Path) -> None:
+    table = tmp_path / "old.csv"
+    table.write_text(to_csv(rounds(0, 2)))
+    assert record_tables.collect_passes([table]) == {}
+
+
+def test_nothing_is_lost_in_silence(tmp_path: Path) -> None:
+    table = write_table(tmp_path / "some.csv", rounds(0, 3))
+    with pytest.raises(SystemExit, match="nowhere holds no records"):
+        record_tables.collect([tmp_path / "nowhere", table])
+    half = write_run(tmp_path / "run", rounds(0, 2))
+    with pytest.raises(SystemExit, match="2 of 3 rounds"):
+        record_tables.collect([half, table])

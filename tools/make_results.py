@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from record_tables import collect, join, read_table, write_passes
+from record_tables import Passes, collect, collect_passes, join, passes_key, read_table, write_passes
 
 from rarefish.records import COLUMNS, Record, to_csv, write_whole
 from rarefish.report.contents import read_paper
@@ -46,7 +46,10 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
         if kind in OF_BENCHMARKS:
             return f"<!-- {match[1]} -->\n\n{OF_BENCHMARKS[kind](file)}\n\n<!-- end -->"
         records = join(read_table(folder / name) for name in file.split("+"))
-        table = OF_RECORDS[kind](records, wish)
+        if kind == "time":
+            table = time_table(records, collect_passes(folder / name for name in file.split("+")), wish)
+        else:
+            table = OF_RECORDS[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ((?:table|saved|ahead|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
@@ -92,12 +95,12 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     return _markdown(lines)
 
 
-def time_table(records: Sequence[Record], wish: dict[str, str]) -> str:
+def time_table(records: Sequence[Record], passes: Passes, wish: dict[str, str]) -> str:
     """What each method costs a round, the first, in which often chance chooses, left out."""
     own = [record for record in wanted(records, wish) if record.round > 1]
     of_method = {
         method: (
-            mean(r.passes for r in own if r.method == method),
+            mean(passes[passes_key(r)] for r in own if r.method == method),
             mean(r.select_s for r in own if r.method == method),
             mean(r.train_s for r in own if r.method == method),
         )
@@ -153,7 +156,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-OF_RECORDS = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table, "time": time_table}
+OF_RECORDS = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}
 OF_BENCHMARKS = {"speed": speed_table, "cost": cost_table}
 
 
@@ -181,11 +184,17 @@ def _markdown(lines: Sequence[tuple[str, ...]]) -> str:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        name, *sources = sys.argv[1:]
-        records = collect(map(Path, sources))
-        columns = [*COLUMNS, *(["best_accuracy"] if all(r.best_accuracy is not None for r in records) else [])]
-        write_whole(FOLDER / f"{name}.csv", to_csv(records, columns))
-        write_passes(records, FOLDER / f"{name}.csv")
+        name, *paths = sys.argv[1:]
+        sources = [Path(path) for path in paths]
+        records, passes = collect(sources), collect_passes(sources)
+        has_best = {record.best_accuracy is not None for record in records}
+        if len(has_best) > 1:
+            raise SystemExit("Some of the records have a best accuracy, some have none: make two tables.")
+        write_whole(
+            FOLDER / f"{name}.csv", to_csv(records, [*COLUMNS, *(["best_accuracy"] if True in has_best else [])])
+        )
+        if passes:
+            write_passes(passes, FOLDER / f"{name}.csv")
     for page in FOLDER.glob("*.md"):
         page.write_text(make_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -15,11 +14,19 @@ NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": in
     ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
 )
 
+Passes = dict[tuple[str, ...], int]
+"""Of a round, by the values of PASSES."""
+
 
 def collect(sources: Iterable[Path]) -> list[Record]:
     """The records of all runs and tables; of a cell that several have, those of the first."""
-    records = join(read_table(source) if source.suffix == ".csv" else read_run(source) for source in sources)
-    return sorted(records, key=lambda r: (-r.imbalance, r.start, r.restart, r.method, r.seed, r.round))
+    tables = []
+    for source in sources:
+        tables.append(read_table(source) if source.suffix == ".csv" else read_run(source))
+        if not tables[-1]:
+            raise SystemExit(f"{source} holds no records.")
+    order = ("start", "restart", "method", "validation_size", "seed", "round")
+    return sorted(join(tables), key=lambda record: (-record.imbalance, *(getattr(record, name) for name in order)))
 
 
 def read_run(folder: Path) -> list[Record]:
@@ -27,37 +34,49 @@ def read_run(folder: Path) -> list[Record]:
 
 
 def read_table(path: Path) -> list[Record]:
-    """The records of a CSV, without what it does not hold; passes are in a file of their own."""
+    """The records of a CSV, without what it does not hold."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     made: list[dict[str, Any]] = [{name: NUMBERS.get(name, str)(row[name]) for name in row} for row in rows]
-    passes = read_passes(path)
-    records = [Record(recall=(), bought=(), **row) for row in made]
-    return [replace(record, passes=passes.get(passes_key(record), 0)) for record in records]
+    return [Record(recall=(), bought=(), **row) for row in made]
 
 
 def join(tables: Iterable[list[Record]]) -> list[Record]:
-    """The records of all tables; of a cell that several have, all rounds of the first."""
+    """The records of all tables; of a cell that several have, all rounds of the first, if those are not fewer."""
     kept: dict[tuple[object, ...], list[Record]] = {}
     for table in tables:
         cells: dict[tuple[object, ...], list[Record]] = {}
         for record in table:
             cells.setdefault(tuple(getattr(record, name) for name in CELL), []).append(record)
-        kept = cells | kept
+        for cell, rows in cells.items():
+            if len(kept.setdefault(cell, rows)) < len(rows):
+                raise SystemExit(f"{cell} would have {len(kept[cell])} of {len(rows)} rounds: finish the run first.")
     return [record for rows in kept.values() for record in rows]
 
 
-def write_passes(records: Sequence[Record], table: Path) -> None:
-    """Passes of each round, mean over seeds."""
+def collect_passes(sources: Iterable[Path]) -> Passes:
+    """Passes of each round, where they are known; of a round that several have, those of the first."""
+    found: Passes = {}
+    for source in sources:
+        found = (read_passes(source) if source.suffix == ".csv" else count_passes(read_run(source))) | found
+    return found
+
+
+def count_passes(records: Sequence[Record]) -> Passes:
+    """Mean over seeds."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for record in records:
         groups.setdefault(passes_key(record), []).append(record.passes)
-    lines = [",".join([*PASSES, "passes"]), *(",".join([*key, f"{mean(some):.0f}"]) for key, some in groups.items())]
+    return {key: round(mean(some)) for key, some in groups.items()}
+
+
+def write_passes(passes: Passes, table: Path) -> None:
+    lines = [",".join([*PASSES, "passes"]), *(",".join([*key, str(some)]) for key, some in passes.items())]
     write_whole(_passes_of(table), "\n".join(lines) + "\n")
 
 
-def read_passes(table: Path) -> dict[tuple[str, ...], int]:
-    """Passes of each round, where they were kept."""
+def read_passes(table: Path) -> Passes:
+    """None, where none were kept."""
     if not _passes_of(table).exists():
         return {}
     with _passes_of(table).open(newline="", encoding="utf-8") as file:

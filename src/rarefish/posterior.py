@@ -27,8 +27,8 @@ from rarefish.replay import Repeated
 
 FEWEST = 10
 """Validation images from which something can be learned."""
-HELD = 10
-"""One label of the validation set in so many is held back at first …"""
+HELD, LEAST_HELD = 10, 3
+"""One validation label in ten, but at least three, are held back …"""
 HELD_STEPS = 0.75
 """… for this share of the steps; then the candidates are compared, and the network learns from all labels."""
 RIDGE = 3.0
@@ -81,16 +81,18 @@ class Posterior:
         wanted = min(max(round(self.epochs * num_trusted / self.batch_size), least), most)
         return min(wanted, max(num_pool // self.batch_size, least // 2, 1))
 
-    def passes(self, num_trusted: int, num_pool: int) -> int:
+    def passes(self, num_validation: int, num_bought: int, num_pool: int) -> int:
         """Of an image through a network, forward or backward, where the whole network is chosen."""
-        learning = num_trusted + num_trusted // HELD + 2 * self.num_steps(num_trusted, num_pool) * self.batch_size
+        num_trusted, num_held = num_validation + num_bought, len(range(num_validation)[:: one_in(num_validation)])
+        learning = num_trusted + num_held + 2 * self.num_steps(num_trusted, num_pool) * self.batch_size
         return learning + 2 * min(num_pool, SAMPLE) + num_pool
 
     def _choose(self, evidence: Evidence) -> tuple[Candidate, str]:
         """The network, unless the head is clearly better on the labels held back; and how they compared."""
         is_held = torch.zeros(len(evidence.labels), dtype=torch.bool)
         # Not of what was bought: the features know those labels, since the model learned them.
-        is_held[torch.randperm(evidence.num_validation, generator=evidence.generator)[::HELD]] = True
+        order = torch.randperm(evidence.num_validation, generator=evidence.generator)
+        is_held[order[:: one_in(len(order))]] = True
         head = fit_head(evidence, ~is_held)
         network, loss_H = self._teach(evidence, is_held)
         head_loss_H = surprise(head, evidence, is_held)
@@ -101,8 +103,8 @@ class Posterior:
         error = (weight_H * (behind_H - behind)).square().sum().sqrt()
         whole, alone = (f"{float((weight_H * loss).sum()):.2f}" for loss in (loss_H, head_loss_H))
         note = f"Loss on validation labels held back: a copy of the model {whole}, a head on its features {alone}."
-        # A few held labels say little: two standard errors, or a network that diverged.
-        is_whole = bool(behind <= 2 * error)
+        # A few held labels say little: two standard errors, of three labels four, as in Student's t, nearly.
+        is_whole = bool(behind <= (2 + 10 / (len(behind_H) - 1) ** 2) * error)  # not where a network diverged
         return network if is_whole else fit_head(evidence, torch.ones_like(is_held)), note
 
     def _teach(self, evidence: Evidence, is_held: Tensor) -> tuple[Candidate, Tensor]:
@@ -215,6 +217,11 @@ def fit_head(evidence: Evidence, among: Tensor) -> Head:
 
     optimizer.step(loss)  # pyright: ignore[reportArgumentType]
     return Head(head.mean_D, head.deviation_D, head.weight_DC.detach(), head.bias_C.detach())
+
+
+def one_in(num_validation: int) -> int:
+    """One validation label in so many is held back."""
+    return min(HELD, max(1, num_validation // LEAST_HELD))
 
 
 def surprise(answer: Candidate, evidence: Evidence, among: Tensor) -> Float[Tensor, " H"]:

@@ -213,6 +213,36 @@ def test_while_images_are_on_their_way_the_page_does_not_call_it_the_end(tmp_pat
         until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to ask", "the end, when it is")
 
 
+def test_the_page_asks_once_at_a_time(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, picks=3)
+    with running(store.folder) as server, labeling(server) as tab:
+        until(tab, lambda: shown(tab), "an image")
+        waiting: list[Any] = []
+        tab.route("**/api/next", lambda route: waiting.append(route))
+        tab.reload()
+        until(tab, lambda: waiting, "the first asking")
+        waiting[0].continue_()
+        until(tab, lambda: len(waiting) == 2, "few are ahead, so it asks again")
+        press(tab, "1")
+        tab.wait_for_timeout(200)
+        assert len(waiting) == 2
+
+
+def test_a_server_that_fails_to_answer_is_not_the_end(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=2, picks=2)
+    with running(store.folder) as server, labeling(server) as tab:
+        until(tab, lambda: shown(tab), "an image")
+        tab.route("**/api/next", lambda route: route.fulfill(status=503, body="{}"))
+        press(tab, "1")
+        press(tab, "1")
+        until(tab, lambda: "does not answer" in tab.inner_text("#done-text"), "a word about it")
+        tab.wait_for_timeout(600)  # the page has looked at its progress meanwhile
+        assert tab.inner_text("#done-title") == "One moment"
+        tab.unroute("**/api/next")
+        tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # it looks again when one comes back
+        until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to ask", "the end, when it is")
+
+
 def test_two_people_never_do_the_same(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=24, picks=24)
     with running(store.folder) as server, labeling(server, "Ann") as ann:

@@ -98,7 +98,8 @@ function show(said = "") {
 function showDone(said) {
   const { asked, open, own } = state.work.progress;
   const others = open ? `${number(open)} image${open === 1 ? " is" : "s are"} still with other people, or wait for one more. This page looks again by itself.` : `All ${number(asked)} images are answered, ${number(own)} by you. Train on the new labels, then choose the next images.`;
-  const [title, text] = state.tasks.isWaiting ? ["One moment", "The next images are on their way."] : ["Nothing left to ask", others];
+  const onTheWay = state.tasks.hasFailed ? "The server does not answer; this page asks again by itself." : "The next images are on their way.";
+  const [title, text] = state.tasks.isWaiting ? ["One moment", onTheWay] : ["Nothing left to ask", others];
   state.shown = null;
   if ($("done-text").textContent !== text || said) announce(`${said} ${title}. ${text}`);
   $("done-title").textContent = title;
@@ -156,7 +157,6 @@ function onSent(task) {
   if (task.isAgain && location.hash === "#split") openSplit();
   clearTimeout(state.soon);
   state.soon = setTimeout(refresh, 400);
-  if (!state.tasks.current) state.tasks.fill();
 }
 
 async function undo() {
@@ -196,6 +196,7 @@ async function openSplit() {
 function onOutbox({ waiting, error }) {
   const kept = waiting ? ` ${waiting} answer${waiting === 1 ? " is" : "s are"} kept in this browser and sent as soon as possible.` : "";
   complain(error, "", kept);
+  if (!waiting && state.tasks && !state.tasks.current) state.tasks.fill();
 }
 
 function complain(error, before = "", after = "") {

@@ -10,7 +10,7 @@ export class Tasks {
   // `changed` is called when another image is to be shown, `failed` with an error that asking met.
   constructor({ workspace, who, outbox, size, changed, failed }) {
     Object.assign(this, { workspace, who, outbox, size, changed, failed });
-    Object.assign(this, { current: null, ahead: [], behind: [], isAsking: false, isOver: false, pictures: new Map() });
+    Object.assign(this, { current: null, ahead: [], behind: [], isAsking: false, isTold: false, hasFailed: false, isOver: false, pictures: new Map() });
     this.timer = setInterval(() => document.hidden || this.fill(true), RENEW_MS);
   }
 
@@ -23,9 +23,9 @@ export class Tasks {
     return `/image/${image}?size=${size}`;
   }
 
-  // Whether the server has yet to say what comes next; answers on their way may free an image for us.
+  // Whether the server has yet to say what comes after the last answer.
   get isWaiting() {
-    return this.isAsking || this.outbox.images().length > 0;
+    return !this.isTold || this.outbox.images().length > 0;
   }
 
   // Asks for more where few are ahead. What is on the screen, or on its way to the server, is not given again.
@@ -35,16 +35,13 @@ export class Tasks {
     const shown = [this.current, ...this.ahead].filter(Boolean);
     const held = [...new Set([...shown.map((task) => task.image), ...this.outbox.images()])].slice(0, 100);
     const count = Math.max(0, AHEAD - this.ahead.length);
-    try {
-      const said = await ask("/api/next", { who: this.who, count, held, workspace: this.workspace });
-      this.isAsking = false;
-      if (!this.isOver) this.take(said, shown);
-      this.failed(null);
-    } catch (error) {
-      this.failed(error);
-    } finally {
-      this.isAsking = false;
-    }
+    const answered = this.behind.length;
+    const [said, error] = await ask("/api/next", { who: this.who, count, held, workspace: this.workspace }).then((all) => [all, null], (error) => [null, error]);
+    Object.assign(this, { isAsking: false, isTold: !error && answered === this.behind.length, hasFailed: Boolean(error) });
+    if (this.isOver) return;
+    this.failed(error);
+    if (said) this.take(said, shown);
+    else if (!this.current) this.changed();
   }
 
   take(said, asked) {
@@ -90,6 +87,7 @@ export class Tasks {
     const body = { image: task.image, who: this.who, answer: kind, class: number, ticket: makeTicket(), seconds };
     const sent = this.outbox.send("/api/answer", { ...body, workspace: this.workspace });
     this.behind.push(task);
+    this.isTold = false;
     this.next(said);
     return sent;
   }
