@@ -42,22 +42,24 @@ def write_run(folder: Path, records: list[Record]) -> Path:
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     path = write_table(tmp_path / "some.csv", [*rounds(0, 2), *rounds(1, 2)])
-    assert to_csv(record_tables.collect([path])) == path.read_text()
-    assert record_tables.collect_passes([path]) == {("random", "100", "1", "1"): 7, ("random", "100", "1", "2"): 7}
+    records, passes = record_tables.collect([path])
+    assert to_csv(records) == path.read_text()
+    assert passes == {("random", "100", "1", "1"): 7, ("random", "100", "1", "2"): 7}
 
 
 def test_of_a_cell_in_two_sources_the_first_counts_whole(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [replace(record, passes=5) for record in rounds(0, 3, accuracy=0.9)])
     table = write_table(tmp_path / "some.csv", [*rounds(0, 2), *rounds(1, 2)])
-    found = [(record.seed, record.round, record.accuracy) for record in record_tables.collect([run, table])]
+    records, passes = record_tables.collect([run, table])
+    found = [(record.seed, record.round, record.accuracy) for record in records]
     assert found == [(0, 1, 0.9), (0, 2, 0.9), (0, 3, 0.9), (1, 1, 0.5), (1, 2, 0.5)]
-    assert set(record_tables.collect_passes([run, table]).values()) == {5}
+    assert set(passes.values()) == {5}
 
 
 def test_passes_that_nobody_kept_are_not_zero(tmp_path: Path) -> None:
     table = tmp_path / "old.csv"
     table.write_text(to_csv(rounds(0, 2)))
-    assert record_tables.collect_passes([table]) == {}
+    assert record_tables.collect([table])[1] == {}
 
 
 def test_nothing_is_lost_in_silence(tmp_path: Path) -> None:

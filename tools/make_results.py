@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from record_tables import Passes, collect, collect_passes, join, passes_key, read_table, write_passes
+from record_tables import Passes, collect, passes_key, write_passes
 
 from rarefish.records import COLUMNS, Record, to_csv, write_whole
 from rarefish.report.contents import read_paper
@@ -45,11 +45,8 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
         wish = {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
         if kind in OF_BENCHMARKS:
             return f"<!-- {match[1]} -->\n\n{OF_BENCHMARKS[kind](file)}\n\n<!-- end -->"
-        records = join(read_table(folder / name) for name in file.split("+"))
-        if kind == "time":
-            table = time_table(records, collect_passes(folder / name for name in file.split("+")), wish)
-        else:
-            table = OF_RECORDS[kind](records, wish)
+        records, passes = collect(folder / name for name in file.split("+"))
+        table = time_table(records, passes, wish) if kind == "time" else OF_RECORDS[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ((?:table|saved|ahead|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
@@ -185,8 +182,7 @@ def _markdown(lines: Sequence[tuple[str, ...]]) -> str:
 def main() -> None:
     if len(sys.argv) > 1:
         name, *paths = sys.argv[1:]
-        sources = [Path(path) for path in paths]
-        records, passes = collect(sources), collect_passes(sources)
+        records, passes = collect(map(Path, paths))
         has_best = {record.best_accuracy is not None for record in records}
         if len(has_best) > 1:
             raise SystemExit("Some of the records have a best accuracy, some have none: make two tables.")

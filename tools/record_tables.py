@@ -18,15 +18,19 @@ Passes = dict[tuple[str, ...], int]
 """Of a round, by the values of PASSES."""
 
 
-def collect(sources: Iterable[Path]) -> list[Record]:
-    """The records of all runs and tables; of a cell that several have, those of the first."""
-    tables = []
+def collect(sources: Iterable[Path]) -> tuple[list[Record], Passes]:
+    """The records of all runs and tables, and passes where they are known; of a cell that several have, the first's."""
+    tables: list[list[Record]] = []
+    passes: Passes = {}
     for source in sources:
-        tables.append(read_table(source) if source.suffix == ".csv" else read_run(source))
+        is_table = source.suffix == ".csv"
+        tables.append(read_table(source) if is_table else read_run(source))
         if not tables[-1]:
             raise SystemExit(f"{source} holds no records.")
+        passes = (read_passes(source) if is_table else count_passes(tables[-1])) | passes
     order = ("start", "restart", "method", "validation_size", "seed", "round")
-    return sorted(join(tables), key=lambda record: (-record.imbalance, *(getattr(record, name) for name in order)))
+    records = sorted(join(tables), key=lambda record: (-record.imbalance, *(getattr(record, name) for name in order)))
+    return records, passes
 
 
 def read_run(folder: Path) -> list[Record]:
@@ -52,14 +56,6 @@ def join(tables: Iterable[list[Record]]) -> list[Record]:
             if len(kept.setdefault(cell, rows)) < len(rows):
                 raise SystemExit(f"{cell} would have {len(kept[cell])} of {len(rows)} rounds: finish the run first.")
     return [record for rows in kept.values() for record in rows]
-
-
-def collect_passes(sources: Iterable[Path]) -> Passes:
-    """Passes of each round, where they are known; of a round that several have, those of the first."""
-    found: Passes = {}
-    for source in sources:
-        found = (read_passes(source) if source.suffix == ".csv" else count_passes(read_run(source))) | found
-    return found
 
 
 def count_passes(records: Sequence[Record]) -> Passes:

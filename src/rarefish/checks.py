@@ -20,10 +20,11 @@ from rarefish.errors import (
     list_some,
     nearest,
 )
+from rarefish.evidence import FEWEST
 from rarefish.indices import all_but
 from rarefish.kernels import KERNELS, needs_scores
 from rarefish.monte_carlo import MonteCarlo
-from rarefish.posterior import FEWEST, Posterior
+from rarefish.posterior import Posterior
 from rarefish.pseudo_labels import LabelRule, label_rule
 from rarefish.reading import UNREADABLE, Data, Reader
 from rarefish.unpacking import label_of

@@ -17,8 +17,8 @@ SAMPLE = 5_000
 """Pool images from which its mix of classes is estimated."""
 MEMORY = 2_000_000_000
 """Bytes that the trusted images may take, and the sample too; of more, some are drawn …"""
-LEAST = 10
-"""… but so many images in any case."""
+FEWEST = 10
+"""… but so many images in any case: with fewer in the validation set, nothing can be learned."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def gather(
         int(torch.randint(2**62, (), generator=generator, device=generator.device))
     )
     first = reader.first_images(validation)
-    most = max(LEAST, MEMORY // (first.numel() * 4))
+    most = max(FEWEST, MEMORY // (first.numel() * 4))
     some = draw_some(most, len(validation), generator).tolist()
     trusted = list(reader.read(validation, some, title="reading validation", labels=True))
     own = list(

@@ -19,14 +19,12 @@ from torch.nn import functional
 
 from rarefish.calibration import class_weights, estimate_prior
 from rarefish.errors import ArgumentError
-from rarefish.evidence import SAMPLE, Evidence, Seen
+from rarefish.evidence import FEWEST, SAMPLE, Evidence, Seen
 from rarefish.features import View, Watch
 from rarefish.layers import device_of, dtype_of, setting
 from rarefish.progress import track
 from rarefish.replay import Repeated
 
-FEWEST = 10
-"""Validation images from which something can be learned."""
 HELD, LEAST_HELD = 10, 3
 """One validation label in ten, but at least three, are held back …"""
 HELD_STEPS = 0.75
@@ -82,7 +80,9 @@ class Posterior:
         return min(wanted, max(num_pool // self.batch_size, least // 2, 1))
 
     def passes(self, num_validation: int, num_bought: int, num_pool: int) -> int:
-        """Of an image through a network, forward or backward, where the whole network is chosen."""
+        """Of an image through a network, forward or backward, if the whole network is chosen; 0 if none can learn."""
+        if num_validation < FEWEST:
+            return 0
         num_trusted, num_held = num_validation + num_bought, len(range(num_validation)[:: one_in(num_validation)])
         learning = num_trusted + num_held + 2 * self.num_steps(num_trusted, num_pool) * self.batch_size
         return learning + 2 * min(num_pool, SAMPLE) + num_pool
@@ -221,7 +221,7 @@ def fit_head(evidence: Evidence, among: Tensor) -> Head:
 
 def one_in(num_validation: int) -> int:
     """One validation label in so many is held back."""
-    return min(HELD, max(1, num_validation // LEAST_HELD))
+    return min(HELD, num_validation // LEAST_HELD)
 
 
 def surprise(answer: Candidate, evidence: Evidence, among: Tensor) -> Float[Tensor, " H"]:

@@ -9,7 +9,7 @@ from rarefish.kernels import needs_scores
 from rarefish.layers import device_of
 from rarefish.models import classifier_of
 from rarefish.monte_carlo import STATISTICS, MonteCarlo
-from rarefish.posterior import FEWEST, Posterior
+from rarefish.posterior import Posterior
 from rarefish.selection import select
 
 MONTE_CARLO_CROWD = 32
@@ -49,7 +49,7 @@ def choose_fisher(
     each = 1 + needs_scores(kernel) * (1 + sampled)
     passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)
     learner = Posterior() if labels == "posterior" else labels
-    if isinstance(learner, Posterior) and needs_scores(kernel) and len(situation.validation) >= FEWEST:
+    if isinstance(learner, Posterior) and needs_scores(kernel):
         passes += learner.passes(len(situation.validation), len(situation.labeled), len(situation.unlabeled))
     return Choice(selection.indices.tolist(), passes, selection)
 
