@@ -9,7 +9,7 @@ in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `a
 over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
 column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
 `time: FILE.csv; ours=METHOD` is one of what a round costs, in passes of an image through a network and in seconds;
-passes are in FILE_passes.csv.
+passes are in FILE_passes.csv. `chart` is for `make_charts.py`.
 `speed: FILE.json` is a table of what a benchmark wrote, with what it was measured beside and how much faster ours is.
 `cost: MODEL` is a table of what a selection takes by the cost model, from the rates that benchmarks measured.
 """
@@ -41,8 +41,7 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
     """The page with all its tables made anew."""
 
     def fill(match: re.Match[str]) -> str:
-        kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", match[1])]
-        wish = {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
+        kind, file, wish = read_wish(match[1])
         if kind in OF_BENCHMARKS:
             return f"<!-- {match[1]} -->\n\n{OF_BENCHMARKS[kind](file)}\n\n<!-- end -->"
         records, passes = collect(folder / name for name in file.split("+"))
@@ -50,6 +49,12 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ((?:table|saved|ahead|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+
+
+def read_wish(asked: str) -> tuple[str, str, dict[str, str]]:
+    """What a page asks for: the kind of table, its file, and the rest by name."""
+    kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", asked)]
+    return kind, file, {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
 
 
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:

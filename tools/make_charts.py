@@ -1,0 +1,69 @@
+"""Charts of the results pages, drawn from the tables beside them.
+
+    python tools/make_charts.py                       all of them
+    python tools/make_charts.py svhn_100x.png …       these
+
+In a page, `<!-- chart: FILE.csv; picture=NAME.png; ours=METHOD; … -->` is one of curves; columns, `methods`, `figure`
+and `paper` as in `make_results.py`. What was bought, confusion and t-SNE need the run itself, whose records hold more
+than a table: `rarefish report RUN --format png`.
+"""
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from make_results import FOLDER, PAPER, read_wish, wanted
+from matplotlib.figure import Figure
+from PIL import Image
+from record_tables import collect
+
+from rarefish.records import replace_whole
+from rarefish.report.charts import draw_lines
+from rarefish.report.contents import read_paper
+from rarefish.report.curves import curve, methods_of, name_apart
+
+TITLES = {"accuracy": "Accuracy on the test set", "rare_recall": "Recall on the rare classes"}
+
+
+def wished(page: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Table and wishes of every chart of a page."""
+    for match in re.finditer(r"<!-- (chart: .*?) -->", page):
+        _, file, wish = read_wish(match[1])
+        yield file, wish
+
+
+def draw(file: str, wish: dict[str, str], folder: Path = FOLDER) -> Figure:
+    """Curves with their spread, one for each method and, where these vary, settings."""
+    records, _ = collect(folder / name for name in file.split("+"))
+    own = wanted(records, wish)
+    named, figure = name_apart(own), wish.get("figure", "accuracy")
+    paper = read_paper(PAPER, list(zip(own, named, strict=True))) if "paper" in wish else []
+    methods = methods_of(named)
+    curves = [curve(named, method, figure) for method in methods]
+    return draw_lines(curves, TITLES[figure], methods, ours=wish.get("ours", ""), paper=paper)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Small, and without dates and versions: the same chart is the same file."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=160)
+    picture = Image.open(drawn).convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
+    replace_whole(path, lambda file: picture.save(file, format="png", optimize=True))
+
+
+def main() -> None:
+    asked = set(sys.argv[1:])
+    charts = [chart for page in sorted(FOLDER.glob("*.md")) for chart in wished(page.read_text(encoding="utf-8"))]
+    unknown = asked - {wish["picture"] for _, wish in charts}
+    if unknown:
+        raise SystemExit(f"No page asks for {', '.join(sorted(unknown))}.")
+    for file, wish in charts:
+        if not asked or wish["picture"] in asked:
+            save(draw(file, wish), FOLDER.parent / "images" / wish["picture"])
+            print(wish["picture"])
+
+
+if __name__ == "__main__":
+    main()
