@@ -55,15 +55,24 @@ def test_the_same_chart_is_the_same_file(folder: Path) -> None:
     assert (folder / "a.png").read_bytes() == (folder / "b.png").read_bytes()
 
 
+def test_a_chart_tells_whether_its_table_is_another(folder: Path) -> None:
+    make_charts.save(make_charts.draw("some.csv", {}, folder), folder / "chart.png")
+    assert make_charts.shown_in(folder / "chart.png") == make_charts.fingerprint(
+        make_charts.draw("some.csv", {}, folder)
+    )
+    (folder / "some.csv").write_text((folder / "some.csv").read_text().replace("0.625", "0.626"))
+    assert make_charts.shown_in(folder / "chart.png") != make_charts.fingerprint(
+        make_charts.draw("some.csv", {}, folder)
+    )
+
+
 @pytest.mark.parametrize("page", sorted(make_charts.FOLDER.glob("*.md")), ids=lambda page: page.stem)
-def test_what_a_page_asks_for_stands_below_and_can_be_drawn(page: Path) -> None:
+def test_charts_of_a_page_stand_below_their_wish_and_are_those_of_the_tables(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for file, wish in make_charts.wished(text):
-        assert re.search(
-            rf"picture={re.escape(wish['picture'])}; .*? -->\n\n!\[[^]]+\]\(\.\./images/{wish['picture']}\)", text
-        )
-        assert (make_charts.FOLDER.parent / "images" / wish["picture"]).exists()
-        drawn = {str(line.get_label()) for line in make_charts.draw(file, wish).axes[0].lines}
-        assert {
-            method for method in wish["methods"].split("|") if not any(d.startswith(method) for d in drawn)
-        } == set()
+        name, drawn = wish["picture"], make_charts.draw(file, wish)
+        assert re.search(rf"picture={re.escape(name)}; .*? -->\n\n!\[[^]]+\]\(\.\./images/{re.escape(name)}\)", text)
+        labels = [str(line.get_label()) for line in drawn.axes[0].lines]
+        assert all(any(label.startswith(method) for label in labels) for method in wish["methods"].split("|"))
+        shown = make_charts.shown_in(make_charts.FOLDER.parent / "images" / name)
+        assert shown == make_charts.fingerprint(drawn), f"{name}: run `python tools/make_charts.py {name}`"

@@ -12,11 +12,15 @@ import io
 import re
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from make_results import FOLDER, PAPER, read_wish, wanted
 from matplotlib.figure import Figure
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 from record_tables import collect
 
 from rarefish.records import replace_whole
@@ -24,6 +28,7 @@ from rarefish.report.charts import draw_lines
 from rarefish.report.contents import read_paper
 from rarefish.report.curves import curve, methods_of, name_apart
 
+SHOWS = "figures"
 TITLES = {"accuracy": "Accuracy on the test set", "rare_recall": "Recall on the rare classes"}
 
 
@@ -46,11 +51,30 @@ def draw(file: str, wish: dict[str, str], folder: Path = FOLDER) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Small, and without dates and versions: the same chart is the same file."""
+    """Small, and without dates and versions: the same chart is the same file. It tells of which figures it is."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160)
     picture = Image.open(drawn).convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
-    replace_whole(path, lambda file: picture.save(file, format="png", optimize=True))
+    told = PngInfo()
+    told.add_text(SHOWS, fingerprint(figure))
+    replace_whole(path, lambda file: picture.save(file, format="png", optimize=True, pnginfo=told))
+
+
+def fingerprint(figure: Figure) -> str:
+    """Of all that is drawn, curves and spreads; of how it is drawn nothing, which depends on versions."""
+    lines = [(line.get_label(), _rounded(line.get_xydata())) for line in figure.axes[0].lines]
+    bands = [_rounded(path.vertices) for band in figure.axes[0].collections for path in band.get_paths()]
+    return sha256(repr((lines, bands)).encode()).hexdigest()
+
+
+def shown_in(path: Path) -> str:
+    """The fingerprint of the figures that a saved chart shows."""
+    with Image.open(path) as picture:
+        return str(picture.info.get(SHOWS))
+
+
+def _rounded(numbers: Any) -> list[list[float]]:
+    return np.round(np.asarray(numbers, dtype=float), 6).tolist()
 
 
 def main() -> None:
