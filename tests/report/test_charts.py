@@ -22,9 +22,17 @@ def test_a_method_has_its_own_colour_on_every_chart() -> None:
     assert len(set(colors)) == 3 and colors[0] == PALETTE[0] and colors[2] == PALETTE[1]
 
 
+def test_ours_has_one_colour_on_all_reports_and_shares_it_with_none() -> None:
+    for names in (["ours", "random", "a"], ["random", *"abcdefghijkl", "ours"]):
+        colors = {name: color_of(name, names, "ours") for name in names}
+        assert colors["ours"] == PALETTE[0] and len(set(colors.values())) == len(names)
+
+
 @pytest.mark.parametrize(("count", "bands"), [(MOST_BANDS, MOST_BANDS), (MOST_BANDS + 1, 1)])
 def test_of_many_curves_only_ours_has_its_spread(count: int, bands: int) -> None:
     names = [f"m{number}" for number in range(count)]
     curves = [Curve(name, np.array([1, 2]), np.array([[0.1, 0.2], [0.2, 0.3]]), (0, 1)) for name in names]
     axes = draw_lines(curves, "title", names, ours="m3").axes[0]
     assert len(axes.collections) == bands and len(axes.lines) == count
+    widths = {line.get_label(): line.get_linewidth() for line in axes.lines}
+    assert all(widths["m3"] > width for name, width in widths.items() if name != "m3")

@@ -15,7 +15,7 @@ from rarefish.report.curves import Curve, curve, methods_of
 
 PALETTE = (
     *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#332288", "#882255", "#44AA99"),
-    "#222222",
+    *("#222222", "#AA4499", "#661100"),
 )
 OWN_COLORS = {"random": "#777777"}
 MARKERS = "osD^vP*X"
@@ -81,19 +81,22 @@ def draw_lines(
 ) -> Figure:
     """One panel of curves with their spread; the paper's own, where given, as thin dashed lines of the same colour.
 
-    `methods` are all of the report, so that each has one colour and one marker on every chart. Of many curves only
-    `ours` has its spread drawn, and the heavy line.
+    `methods` are all of the report, so that each has one colour and one marker on every chart. `ours` has the heavy
+    line, and of many curves it alone has its spread drawn.
     """
-    is_crowded = ours in [drawn.method for drawn in curves] and len(curves) > MOST_BANDS
+    has_ours = ours in [drawn.method for drawn in curves]
+    is_crowded = has_ours and len(curves) > MOST_BANDS
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 5.2), layout="constrained")
         axes = figure.subplots()
         for drawn in curves:
             marker = MARKERS[list(methods).index(drawn.method) % len(MARKERS)]
-            is_muted = is_crowded and drawn.method != ours
-            _draw_curve(axes, drawn, color_of(drawn.method, methods), marker, is_muted=is_muted)
+            is_muted = has_ours and drawn.method != ours
+            has_band = not (is_crowded and is_muted)
+            color = color_of(drawn.method, methods, ours)
+            _draw_curve(axes, drawn, color, marker, is_muted=is_muted, has_band=has_band)
         for drawn in paper:
-            color = color_of(drawn.method, methods)
+            color = color_of(drawn.method, methods, ours)
             axes.plot(drawn.labels_spent, drawn.mean, color=color, linestyle=(0, (4, 2)), linewidth=1.2)
         axes.set_title(
             title + (" (dashed: the paper, best epoch)" if len(paper) else ""), loc="left", fontweight="bold"
@@ -160,10 +163,10 @@ def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> F
         return figure
 
 
-def color_of(method: str, methods: Sequence[str]) -> str:
-    """The same colour for a method on every chart of a report."""
-    others = [m for m in methods if m not in OWN_COLORS]
-    return OWN_COLORS[method] if method in OWN_COLORS else PALETTE[others.index(method) % len(PALETTE)]
+def color_of(method: str, methods: Sequence[str], ours: str = "") -> str:
+    """The same colour for a method on every chart of a report; ours has the first of them on every report."""
+    ranked = sorted((m for m in methods if m not in OWN_COLORS), key=lambda m: m != ours)
+    return OWN_COLORS[method] if method in OWN_COLORS else PALETTE[ranked.index(method) % len(PALETTE)]
 
 
 def to_svg(figure: Figure) -> str:
@@ -175,10 +178,12 @@ def to_svg(figure: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def _draw_curve(axes: Axes, drawn: Curve, color: str, marker: str, *, is_muted: bool = False) -> None:
+def _draw_curve(
+    axes: Axes, drawn: Curve, color: str, marker: str, *, is_muted: bool = False, has_band: bool = True
+) -> None:
     least = 0 if drawn.values.min() >= 0 else -1  # shares, or differences of shares
     low, high = np.clip([drawn.mean - drawn.std, drawn.mean + drawn.std], least, 1)
-    if not is_muted:
+    if has_band:
         axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)
     size, width, height = (4, 1.2, 2) if is_muted else (5, 2, 3)
     axes.plot(
