@@ -94,9 +94,11 @@ def _the_main_methods() -> Experiment:
 
 def imagenet_paper() -> Experiment:
     """The paper's own size: 1,000 classes at 224², half of them cut to 1/100; `val` is both validation and test set."""
+    features, _, *others = OURS
     return replace(
         tiny_imagenet_100(),
         name="imagenet 100x",
+        methods=(*RIVALS, features, fisher("fisher prediction L768", L768, "prediction"), *others),
         dataset="imagenet",
         seeds=1,
         rounds=10,

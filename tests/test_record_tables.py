@@ -56,6 +56,12 @@ def test_of_a_cell_in_two_sources_the_first_counts_whole(tmp_path: Path) -> None
     assert set(passes.values()) == {5}
 
 
+def test_two_methods_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [*rounds(0, 2), *rounds(0, 2, accuracy=0.9)])
+    with pytest.raises(SystemExit, match="has rounds twice"):
+        record_tables.collect([run])
+
+
 def test_passes_that_nobody_kept_are_not_zero(tmp_path: Path) -> None:
     table = tmp_path / "old.csv"
     table.write_text(to_csv(rounds(0, 2)))

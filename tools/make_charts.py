@@ -44,7 +44,7 @@ def draw(file: str, wish: dict[str, str], folder: Path = FOLDER) -> Figure:
     records, _ = collect(folder / name for name in file.split("+"))
     own = wanted(records, wish)
     named, figure = name_apart(own), wish.get("figure", "accuracy")
-    paper = read_paper(PAPER, list(zip(own, named, strict=True))) if "paper" in wish else []
+    paper = read_paper(PAPER, wish["paper"], list(zip(own, named, strict=True))) if "paper" in wish else []
     methods = methods_of(named)
     curves = [curve(named, method, figure) for method in methods]
     return draw_lines(curves, TITLES[figure], methods, ours=wish.get("ours", ""), paper=paper)

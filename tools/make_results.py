@@ -6,8 +6,9 @@
 
 In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round; `saved`
 in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
-over rounds. `A.csv+B.csv` are both; of a cell that is in both, the first's. `figure=best_accuracy` asks for another
-column than the accuracy, `paper` puts the paper's figures under ours, `methods=A|B` keeps these alone.
+over rounds; `best` one of how far it is ahead of the best other of each round. `A.csv+B.csv` are both; of a cell that is
+in both, the first's. `figure=best_accuracy` asks for another column than the accuracy, `paper=mnist` puts the paper's
+figures under ours, `methods=A|B` keeps these alone, `all_rounds` shows every round.
 `time: FILE.csv; ours=METHOD` is one of what a round costs, in passes of an image through a network and in seconds;
 passes are in FILE_passes.csv. `chart` is for `make_charts.py`.
 `speed: FILE.json` is a table of what a benchmark wrote, with what it was measured beside and how much faster ours is.
@@ -18,6 +19,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,7 +28,7 @@ from record_tables import Passes, collect, passes_key, write_passes
 
 from rarefish.records import COLUMNS, Record, to_csv, write_whole
 from rarefish.report.contents import read_paper
-from rarefish.report.curves import complete, curve, methods_of
+from rarefish.report.curves import complete, curve, labels_saved, methods_of, of_seeds
 from rarefish.report.statistics import compare, saving
 
 FOLDER = Path(__file__).parent.parent / "docs" / "results"
@@ -48,7 +50,9 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
         table = time_table(records, passes, wish) if kind == "time" else OF_RECORDS[kind](records, wish)
         return f"<!-- {match[1]} -->\n\n{table}\n\n<!-- end -->"
 
-    return re.sub(r"<!-- ((?:table|saved|ahead|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL)
+    return re.sub(
+        r"<!-- ((?:table|saved|ahead|best|time|speed|cost): .*?) -->.*?<!-- end -->", fill, text, flags=re.DOTALL
+    )
 
 
 def read_wish(asked: str) -> tuple[str, str, dict[str, str]]:
@@ -60,9 +64,10 @@ def read_wish(asked: str) -> tuple[str, str, dict[str, str]]:
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     """Mean ± standard deviation in percent after each round, one line a method."""
     own = wanted(records, wish)
-    papers = {c.method: c for c in read_paper(PAPER, list(zip(own, own, strict=True)))} if "paper" in wish else {}
+    paper = read_paper(PAPER, wish["paper"], list(zip(own, own, strict=True))) if "paper" in wish else []
+    papers = {drawn.method: drawn for drawn in paper}
     last = max(record.round for record in own)
-    rounds = sorted({last, *(number for number in ROUNDS if number < last)})
+    rounds = sorted({last, *(number for number in range(1, last) if number in ROUNDS or "all_rounds" in wish)})
     lines = [("method", "n", *map(str, rounds))]
     for method in methods_of(own):
         drawn = curve(own, method, wish.get("figure", "accuracy"))
@@ -77,12 +82,31 @@ def saved_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     """Labels that `ours` saves against each other method, with its interval."""
     own = wanted(records, wish)
     ours = curve(own, wish["ours"], "accuracy")
-    lines = [("against", "labels saved", "95 % interval", "accuracies compared")]
+    lines = [("against", "labels saved", "95 % interval", "accuracies compared", "to end where it ends")]
     for method in methods_of(own):
-        found = saving(ours, curve(own, method, "accuracy")) if method != wish["ours"] else None
+        rival = curve(own, method, "accuracy")
+        found = saving(ours, rival) if method != wish["ours"] else None
         if found:
             levels = f"{100 * found.low_level:.1f} to {100 * found.high_level:.1f} %"
-            lines.append((method, f"{100 * found.mean:.0f} %", found.interval, levels))
+            at_end = labels_saved(ours, rival)
+            end = f"{100 * at_end:.0f} %" if at_end > -inf else "not reached"
+            lines.append((method, f"{100 * found.mean:.0f} %", found.interval, levels, end))
+    return _markdown(lines)
+
+
+def best_table(records: Sequence[Record], wish: dict[str, str]) -> str:
+    """How far `ours` is ahead of the best other method of each round; the error is of the mean difference by seed."""
+    own = wanted(records, wish)
+    curves = {method: curve(own, method, "accuracy") for method in methods_of(own)}
+    ours = curves.pop(wish["ours"])
+    lines = [("round", "ours", "best other", "its accuracy", "ours ahead by", "standard error")]
+    for row, accuracy in enumerate(ours.mean):
+        rival = max(curves.values(), key=lambda one: one.mean[row])
+        shared = [seed for seed in ours.seeds if seed in rival.seeds]
+        ahead = of_seeds(ours, shared).values[:, row] - of_seeds(rival, shared).values[:, row]
+        figures = accuracy, rival.mean[row], ahead.mean(), ahead.std(ddof=1) / len(ahead) ** 0.5
+        mine, its, by, error = (f"{100 * figure:.1f}" for figure in figures)
+        lines.append((str(row + 1), mine, rival.method, its, by, error))
     return _markdown(lines)
 
 
@@ -158,7 +182,7 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-OF_RECORDS = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table}
+OF_RECORDS = {"table": accuracy_table, "saved": saved_table, "ahead": ahead_table, "best": best_table}
 OF_BENCHMARKS = {"speed": speed_table, "cost": cost_table}
 
 

@@ -53,6 +53,8 @@ def join(tables: Iterable[list[Record]]) -> list[Record]:
         for record in table:
             cells.setdefault(tuple(getattr(record, name) for name in CELL), []).append(record)
         for cell, rows in cells.items():
+            if len({record.round for record in rows}) < len(rows):
+                raise SystemExit(f"{cell} has rounds twice: two methods of one name. Keep their runs apart.")
             if len(kept.setdefault(cell, rows)) < len(rows):
                 raise SystemExit(f"{cell} would have {len(kept[cell])} of {len(rows)} rounds: finish the run first.")
     return [record for rows in kept.values() for record in rows]

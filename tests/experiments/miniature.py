@@ -87,6 +87,13 @@ def quicken(method: Method) -> Method:
     return method
 
 
+def imagenet_in_half() -> Experiment:
+    """The same in the recipe's own precision, for methods that train several networks, or other ones."""
+    few = imagenet().only(("varR E4 K8", "VAAL", "fisher posterior L768"))
+    half = {"precision": load_recipe(f"{RECIPES / 'imagenet.py'}:imagenet_paper").training["precision"]}
+    return replace(few, training={**few.training, **half}, pretraining={**few.pretraining, **half})
+
+
 def imagenet_without_norms() -> Experiment:
     """The same with a network that several processes can train as one does, but for rounding."""
     methods = (

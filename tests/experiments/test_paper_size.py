@@ -30,6 +30,7 @@ from tests.experiments.miniature import (
     VAL,
     WNIDS,
     imagenet,
+    imagenet_in_half,
     svhn,
     write_imagenet,
     write_svhn,
@@ -170,9 +171,24 @@ def run(recipe: str, folder: Path, *before: str) -> None:
     assert process.returncode == 0, said.decode()
 
 
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def test_two_processes_train_residual_networks_on_imagenet_in_bfloat16(tmp_path: Path) -> None:
+    run("imagenet_in_half", tmp_path / "two", *TWO)
+    kept = everything(tmp_path / "two")
+    assert sorted({r.method for records in kept.values() for r in records}) == sorted(
+        method.name for method in imagenet_in_half().methods
+    )
+    for records in kept.values():
+        assert [r.labels_spent for r in records] == [4, 8] and len({i for r in records for i in r.indices}) == 8
+    (state,) = (tmp_path / "two" / "states").glob("fisher_posterior*-r02.pt")
+    (weights,) = torch.load(state, weights_only=True)["models"]
+    assert all(value.isfinite().all() and value.dtype != torch.bfloat16 for value in weights.values())
+
+
 def test_two_processes_choose_from_imagenet_what_one_chooses(tmp_path: Path) -> None:
-    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    run("imagenet_without_norms", tmp_path / "two", *two)
+    run("imagenet_without_norms", tmp_path / "two", *TWO)
     run("imagenet_without_norms", tmp_path / "one")
     alone, together = everything(tmp_path / "one"), everything(tmp_path / "two")
     assert len(alone) == 3 and alone.keys() == together.keys()

@@ -239,6 +239,17 @@ def test_other_settings_in_the_same_folder_are_refused(whole: Path) -> None:
         run_experiment(replace(small(), budget=12), whole)
 
 
+def test_another_method_of_the_same_name_is_refused_and_new_names_are_kept(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    other = Method(name="varR E2", acquisition="variation_ratio", settings={"samples": 4}, members=2)
+    new = Method(name="margin", acquisition="margin")
+    run_experiment(replace(small(), methods=(new,), seeds=1, rounds=1), tmp_path / "run", jobs=1)
+    with pytest.raises(ArgumentError, match=r"method 'varR E2': .*'samples': 3.* then, .*'samples': 4.* now"):
+        run_experiment(replace(small(), methods=(other,)), tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "settings.json").read_text())["methods"]
+    assert [method["name"] for method in kept] == ["margin", "random", "fisher", "varR E2"]
+
+
 def test_other_images_under_the_same_name_are_refused(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
     path = tmp_path / "run" / "settings.json"
@@ -321,9 +332,10 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     store = run_experiment(experiment, tmp_path / "run", jobs=1)
     (cell,) = experiment.cells()
     state = next((store.folder / "states").glob("*.pt"))
-    state.write_bytes(state.read_bytes()[:100])
-    with pytest.raises(DataError, match="cannot be read"):
-        store.state(cell, 1)
+    for damaged in (state.read_bytes()[:100], b"not a state at all"):
+        state.write_bytes(damaged)
+        with pytest.raises(DataError, match="cannot be read"):
+            store.state(cell, 1)
 
 
 def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
@@ -356,6 +368,7 @@ def test_settings_are_kept_as_plain_text(whole: Path) -> None:
     [
         ({"dataset": "digit"}, "no data set 'digit'. Did you mean digits"),
         ({"model": "lennet"}, "no model 'lennet'. Did you mean lenet"),
+        ({"rare": (5, 42)}, "No class 42 can be rare: digits has classes 0 to 9"),
         ({"training": {"epoch": 1}}, "settings of training do not fit: .*'epoch'"),
         ({"methods": (Method(name="a", acquisition="fischer"),)}, "no acquisition 'fischer'. Did you mean fisher"),
         (

@@ -43,5 +43,5 @@ def make_run(folder: Path) -> Path:
     features = rng.normal(0, 1, (60, 5)) + truth[:, None]
     np.savez(folder / "snapshots" / "random-s0-r03.npz", features=features, truth=truth, answers=np.roll(truth, 1))
     order = [{"name": name} for name in ("fisher density L80", "random", "varR K128")]
-    (folder / "settings.json").write_text(json.dumps({"methods": order, "rare": [2, 3]}))
+    (folder / "settings.json").write_text(json.dumps({"methods": order, "rare": [2, 3], "dataset": "mnist"}))
     return folder

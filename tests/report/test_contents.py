@@ -23,6 +23,15 @@ def test_the_papers_curves_are_laid_over(run: Path, tmp_path: Path) -> None:
     assert set(drawn) == {"random", "fisher density L80"}
     assert drawn["random"].mean.tolist() == [0.505, 0.524] and drawn["random"].labels_spent.tolist() == [40, 80]
 
+    path = run / "settings.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps(settings | {"dataset": "svhn-extra"}))
+    (curve,) = read_runs([run], paper=paper).paper
+    assert curve.method == "random" and curve.mean.tolist() == [0.4]
+    path.write_text(json.dumps(settings | {"dataset": "svhn"}))
+    with pytest.raises(ArgumentError, match="no curves of 'svhn', only of mnist, svhn-extra, imagenet as it cuts them"):
+        read_runs([run], paper=paper)
+
 
 def test_settings_that_vary_are_named_and_unfinished_rounds_left_out() -> None:
     records = [
@@ -71,6 +80,12 @@ def test_a_cell_of_two_runs_counts_once_and_other_circumstances_are_kept_apart(r
     (again / "settings.json").write_text(json.dumps(settings | {"circumstances": {"junk": 5}}))
     with pytest.raises(ArgumentError, match="differ in data set or circumstances"):
         read_runs([run, again])
+
+
+def test_two_methods_of_one_name_are_not_taken_for_one(run: Path) -> None:
+    (run / "records" / "random-s0-other.jsonl").write_text((run / "records" / "random-s0.jsonl").read_text())
+    with pytest.raises(ArgumentError, match="Two methods of one name"):
+        read_runs([run])
 
 
 def test_a_run_under_way_can_be_looked_at(run: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rarefish.datasets.bias import check_classes, cut_each, long_tail, mistaken, step_imbalance, stratified
-from rarefish.errors import ArgumentError
+from rarefish.errors import ArgumentError, list_some
 from rarefish.experiments.settings import Circumstances, Experiment
 
 
@@ -46,6 +46,12 @@ def wanted_by(experiment: Experiment, seed: int, imbalance: int, validation_size
 
 def cut(train: np.ndarray, test: np.ndarray, num_classes: int, wanted: Wanted) -> Cut:
     """The pool and the trusted images, given the labels of training and test set."""
+    strange = [c for c in wanted.rare if not 0 <= c < num_classes]
+    if strange:
+        raise ArgumentError(
+            f"No class {list_some(strange)} can be rare: {wanted.dataset} has classes 0 to {num_classes - 1}. "
+            "Set rare= in the recipe."
+        )
     seed, doubts = wanted.seed, wanted.doubts
     source, held = (test, np.arange(len(test))) if wanted.validation_is_test else (train, _hold_out(train, wanted))
     trusted = held[stratified(source[held], wanted.validation_size, seed)]

@@ -140,7 +140,8 @@ class Cell:
 
 
 FREE = {"name", "seeds", "methods", "rounds"}
-"""May differ on resume: they add cells or rounds, and change no number that is already there."""
+"""May differ on resume: they add cells or rounds, and change no number that is already there. But a method of the same
+name is the same method."""
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
@@ -148,5 +149,13 @@ def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     plain = Experiment(name="", dataset="", model="", methods=()).to_json()
     # A setting that came later had its default then.
     old = {**plain, **old, "circumstances": {**plain["circumstances"], **old.get("circumstances", {})}}
-    names = [f.name for f in fields(Experiment) if f.name not in FREE]
-    return [f"{n}: {old[n]} then, {new.get(n)} now" for n in names if old[n] != new.get(n)]
+    pairs = [(f.name, old[f.name], new.get(f.name)) for f in fields(Experiment) if f.name not in FREE]
+    known = {method["name"]: method for method in old["methods"]}
+    pairs += [(f"method {m['name']!r}", known.get(m["name"], m), m) for m in new["methods"]]
+    return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]
+
+
+def with_methods_of(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The new settings, and behind their methods those of the old ones: what a run holds records of."""
+    names = {method["name"] for method in new["methods"]}
+    return new | {"methods": [*new["methods"], *(m for m in old.get("methods", ()) if m["name"] not in names)]}

@@ -16,13 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
 
 from rarefish.errors import ArgumentError, DataError
-from rarefish.experiments.settings import Cell, Experiment, differences
+from rarefish.experiments.settings import Cell, Experiment, differences, with_methods_of
 from rarefish.records import Record, read_records, replace_whole, to_line, write_whole
 from rarefish.underway import UnderWay
 
@@ -119,10 +120,10 @@ def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
 
     `data` tells data sets apart; a run without it is taken to be of these.
     """
-    path = folder / "settings.json"
+    path, settings = folder / "settings.json", experiment.to_json()
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        different = differences(before, experiment.to_json())
+        different = differences(before, settings)
         if data and before.get("data", data) != data:
             different.append(f"the images of {experiment.dataset} were another copy")
         has_records = any((folder / "records").glob("*.jsonl"))
@@ -133,9 +134,10 @@ def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
         for part in ("starts", "epochs") if different else ():
             for made in (folder / part).glob("*.pt"):
                 made.unlink()  # under the other settings
+        settings = with_methods_of(before, settings) if has_records else settings
     for part in ("records", "states", "starts", "epochs", "snapshots"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(experiment.to_json() | ({"data": data} if data else {}), indent=2))
+    write_whole(path, json.dumps(settings | ({"data": data} if data else {}), indent=2))
     return Store(folder)
 
 
@@ -149,5 +151,6 @@ def _save(path: Path, content: dict[str, Any]) -> None:
 def _load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {error}. Remove the cell's files to run it again.") from error
+    except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
+        why = str(error).splitlines()[0]  # torch goes on about its versions
+        raise DataError(f"{path} cannot be read: {why}. Remove the cell's files to run it again.") from error

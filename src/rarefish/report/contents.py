@@ -13,15 +13,26 @@ from rarefish.errors import ArgumentError, DataError, nearest
 from rarefish.records import Record, read_records
 from rarefish.report.curves import Curve, complete, curve, methods_of, name_apart
 
+PAPER_SETS = {"mnist": "MNIST", "svhn-extra": "SVHN", "imagenet": "ImageNet"}
+"""Our data sets that are cut as the paper cut them, and its names for them."""
 PAPER_NAMES = {
     "random": "random",
     "varr_E1_K128": "varR K128",
+    "varr_E1_K64": "varR K64",
+    "varr_E1_K32": "varR K32",
     "varr_E4_K32": "varR E4 K32",
+    "varr_E4_K16": "varR E4 K16",
+    "varr_E4_K8": "varR E4 K8",
     "vaal": "VAAL",
     "features L20": "features L20",
+    "features L256": "features L256",
+    "features L512": "features L512",
     "fisher_yhat L20": "fisher prediction L20",
+    "fisher_yhat L256": "fisher prediction L256",
+    "fisher_yhat L768": "fisher prediction L768",
     "fisher_density L20": "fisher density L20",
     "fisher_density L80": "fisher density L80",
+    "fisher_density L768": "fisher density L768",
     "fisher_trace L20": "fisher trace L20",
     "fisher_mi L20": "fisher MI L20",
 }
@@ -73,8 +84,12 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
             records += rows
             for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
                 snapshots[rows[0].method] = snapshot
+    places = {(r.method, r.seed, r.round, r.imbalance, r.validation_size, r.start, r.restart) for r in records}
+    if len(places) < len(records):
+        raise ArgumentError("Two methods of one name, with other settings, are among these runs. Report them apart.")
     named = name_apart(records)
-    drawn = read_paper(paper, list(zip(records, named, strict=True))) if paper else []
+    dataset = str(_settings(runs[0]).get("dataset"))
+    drawn = read_paper(paper, dataset, list(zip(records, named, strict=True))) if paper else []
     records = complete(named)
     methods = methods_of(records)
     chosen = ours or next((m for m in reversed(methods) if m.startswith("fisher") and "true" not in m), methods[0])
@@ -98,8 +113,12 @@ def _place(path: Path, order: list[str]) -> tuple[int, str]:
     return order.index(rows[0].method) if rows and rows[0].method in order else len(order), path.name
 
 
-def read_paper(path: Path, records: Sequence[tuple[Record, Record]]) -> list[Curve]:
-    """The paper's MNIST curves for the settings that are among the records, each as the recipe and as we name it."""
+def read_paper(path: Path, dataset: str, records: Sequence[tuple[Record, Record]]) -> list[Curve]:
+    """The paper's curves for the settings that are among the records, each as the recipe and as we name it."""
+    if dataset not in PAPER_SETS:
+        raise ArgumentError(
+            f"The paper has no curves of {dataset!r}, only of {', '.join(PAPER_SETS)} as it cuts them: leave them out."
+        )
     budget = min(record.labels_spent for record, _ in records)
     shown = {(r.method, str(r.imbalance), r.start): named.method for r, named in reversed(records)}
     found: dict[str, dict[int, float]] = {}
@@ -108,7 +127,7 @@ def read_paper(path: Path, records: Sequence[tuple[Record, Record]]) -> list[Cur
             layers, is_random, _ = row["param"].partition("_rnd")
             name = PAPER_NAMES.get(f"{row['method']} {layers}".strip(), "")
             ours = shown.get((name, row["imbalance"], "random" if is_random else "pretrained"))
-            if row["dataset"] == "MNIST" and ours:
+            if row["dataset"] == PAPER_SETS[dataset] and ours:
                 found.setdefault(ours, {})[int(row["round"])] = float(row["accuracy"]) / 100
     return [
         Curve(name, np.array(sorted(values)) * budget, np.array([[values[r] for r in sorted(values)]]))
