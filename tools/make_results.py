@@ -6,8 +6,8 @@
 
 In a page, `<!-- table: FILE.csv; COLUMN=VALUE; … -->` up to `<!-- end -->` is a table of accuracies by round; `saved`
 in place of `table`, with `ours=METHOD`, one of the labels that METHOD saves; `ahead` one of how far it is ahead, mean
-over rounds; `best` one of how far it is ahead of the best other of each round. `A.csv+B.csv` are both; of a cell that is
-in both, the first's. `figure=best_accuracy` asks for another column than the accuracy, `paper=mnist` puts the paper's
+over rounds; `best` one of how far it is ahead of the best other of each round. `A.csv+B.csv` are both; of a cell in
+both, the first's. `figure=best_accuracy` asks for another column than the accuracy, `paper=mnist` puts the paper's
 figures under ours, `methods=A|B` keeps these alone, `all_rounds` shows every round.
 `time: FILE.csv; ours=METHOD` is one of what a round costs, in passes of an image through a network and in seconds;
 passes are in FILE_passes.csv. `chart` is for `make_charts.py`.
