@@ -39,6 +39,11 @@ NUM_CENTERS = 15_000
 """Of the cost model: the failures of a ResNet-18 on 50,000 validation images of ImageNet, about."""
 
 
+def pages() -> list[Path]:
+    """All that may hold such tables."""
+    return [FOLDER.parents[1] / "README.md", *sorted(FOLDER.glob("*.md"))]
+
+
 def make_tables(text: str, folder: Path = FOLDER) -> str:
     """The page with all its tables made anew."""
 
@@ -220,7 +225,7 @@ def main() -> None:
         )
         if passes:
             write_passes(passes, FOLDER / f"{name}.csv")
-    for page in FOLDER.glob("*.md"):
+    for page in pages():
         page.write_text(make_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
