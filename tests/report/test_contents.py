@@ -77,9 +77,10 @@ def test_a_cell_of_two_runs_counts_once_and_other_circumstances_are_kept_apart(r
     again = make_run(tmp_path / "again")
     assert len(read_runs([run, again]).records) == len(read_runs([run]).records)
     settings = json.loads((again / "settings.json").read_text())
-    (again / "settings.json").write_text(json.dumps(settings | {"circumstances": {"junk": 5}}))
-    with pytest.raises(ArgumentError, match="differ in data set or circumstances"):
-        read_runs([run, again])
+    for change in ({"circumstances": {"junk": 5}}, {"training": {"epochs": 60}}):
+        (again / "settings.json").write_text(json.dumps(settings | change))
+        with pytest.raises(ArgumentError, match=f"run and .*again differ in {next(iter(change))}. Report them apart"):
+            read_runs([run, again])
 
 
 def test_two_methods_of_one_name_are_not_taken_for_one(run: Path) -> None:

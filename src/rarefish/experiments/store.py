@@ -152,5 +152,5 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
-        why = str(error).splitlines()[0]  # torch goes on about its versions
+        why = str(error).partition("\n")[0]  # torch goes on about its versions
         raise DataError(f"{path} cannot be read: {why}. Remove the cell's files to run it again.") from error

@@ -39,6 +39,10 @@ PAPER_NAMES = {
 """The paper's curves, as our recipes call the same settings."""
 
 
+ALIKE = ("dataset", "circumstances", "model", "budget", "training", "pretraining")
+"""Settings that runs must share to be compared in one report: cells of theirs have the same names."""
+
+
 @dataclass(frozen=True)
 class Contents:
     """All that a report shows."""
@@ -58,13 +62,11 @@ class Contents:
 
 def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
     """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
-    kinds = {
-        json.dumps([settings.get(name) for name in ("dataset", "circumstances")]) for settings in map(_settings, runs)
-    }
-    if len(kinds) > 1:
-        raise ArgumentError(
-            f"These runs differ in data set or circumstances: {'; '.join(sorted(kinds))}. Report them apart."
-        )
+    first, *others = map(_settings, runs)
+    for run, other in zip(runs[1:], others, strict=True):
+        differing = [name for name in ALIKE if other.get(name) != first.get(name)]
+        if differing:
+            raise ArgumentError(f"{runs[0]} and {run} differ in {', '.join(differing)}. Report them apart.")
     records: list[Record] = []
     snapshots: dict[str, Path] = {}
     rare: frozenset[int] = frozenset()
