@@ -19,7 +19,6 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -28,7 +27,7 @@ from record_tables import Passes, collect, passes_key, write_passes
 
 from rarefish.records import COLUMNS, Record, to_csv, write_whole
 from rarefish.report.contents import read_paper
-from rarefish.report.curves import complete, curve, labels_saved, methods_of, of_seeds
+from rarefish.report.curves import complete, curve, methods_of, of_seeds
 from rarefish.report.statistics import compare, saving
 
 FOLDER = Path(__file__).parent.parent / "docs" / "results"
@@ -89,13 +88,10 @@ def saved_table(records: Sequence[Record], wish: dict[str, str]) -> str:
     ours = curve(own, wish["ours"], "accuracy")
     lines = [("against", "labels saved", "95 % interval", "accuracies compared", "to end where it ends")]
     for method in methods_of(own):
-        rival = curve(own, method, "accuracy")
-        found = saving(ours, rival) if method != wish["ours"] else None
+        found = saving(ours, curve(own, method, "accuracy")) if method != wish["ours"] else None
         if found:
             levels = f"{100 * found.low_level:.1f} to {100 * found.high_level:.1f} %"
-            at_end = labels_saved(ours, rival)
-            end = f"{100 * at_end:.0f} %" if at_end > -inf else "not reached"
-            lines.append((method, f"{100 * found.mean:.0f} %", found.interval, levels, end))
+            lines.append((method, f"{100 * found.mean:.0f} %", found.interval, levels, found.end))
     return _markdown(lines)
 
 

@@ -21,6 +21,12 @@ def test_half_as_many_labels_are_half_saved() -> None:
     assert found is not None and found.mean == pytest.approx(0.5, abs=1e-6)
     assert found.low == found.high == pytest.approx(0.5, abs=1e-6)
     assert (found.low_level, found.high_level) == pytest.approx((0.1, 0.4))
+    assert found.at_end == pytest.approx(0.5) and found.end == "50 %"
+
+
+def test_where_we_never_end_is_said() -> None:
+    found = saving(made([[0.1, 0.3]]), made([[0.1, 0.4]], "rival"))
+    assert found is not None and found.mean < 0 and found.end == "not reached"
 
 
 def test_the_interval_widens_with_the_spread_of_seeds() -> None:

@@ -152,7 +152,9 @@ def page(contents: Contents, drawn: dict[str, Figure]) -> str:
 
 
 def _cells(drawn: Curve) -> list[str]:
-    return [f"{100 * mean:.1f} ± {100 * std:.1f}" for mean, std in zip(drawn.mean, drawn.std, strict=True)]
+    """In percent; one seed has no spread."""
+    spread = [f" ± {100 * std:.1f}" if len(drawn.values) > 1 else "" for std in drawn.std]
+    return [f"{100 * mean:.1f}{more}" for mean, more in zip(drawn.mean, spread, strict=True)]
 
 
 def _best(contents: Contents) -> list[Curve]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rarefish.report.curves import Curve, labels_to_reach_each, of_seeds
+from rarefish.report.curves import Curve, labels_saved, labels_to_reach_each, of_seeds
 
 NUM_RESAMPLES = 2000
 NUM_LEVELS = 50
@@ -23,11 +23,18 @@ class Saving:
     high: float
     low_level: float
     high_level: float
+    at_end: float
+    """To end where the rival ends; minus infinity where we never get there."""
 
     @property
     def interval(self) -> str:
         """In words."""
         return "too few seeds" if np.isnan(self.low) else f"{100 * self.low:.0f} to {100 * self.high:.0f} %"
+
+    @property
+    def end(self) -> str:
+        """In words."""
+        return "not reached" if np.isinf(self.at_end) else f"{100 * self.at_end:.0f} %"
 
 
 def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
@@ -47,7 +54,8 @@ def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
     draws = rng.integers(num_seeds, size=(NUM_RESAMPLES if num_seeds > 1 else 1, num_seeds))
     drawn = [_saved(_of(ours, rows), _of(rival, rows), levels) for rows in draws]
     low, high = np.nanpercentile(drawn, [2.5, 97.5]) if num_seeds >= FEWEST_SEEDS else (np.nan, np.nan)
-    return Saving(rival.method, _saved(ours, rival, levels), float(low), float(high), levels[0], levels[-1])
+    mean, at_end = _saved(ours, rival, levels), labels_saved(ours, rival)
+    return Saving(rival.method, mean, float(low), float(high), levels[0], levels[-1], at_end)
 
 
 def _levels(ours: Curve, rival: Curve) -> np.ndarray | None:
