@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_results import FOLDER, PAPER, read_wish, wanted
+from make_results import FOLDER, PAPER, pages, read_wish, wanted
 from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -79,7 +79,7 @@ def _rounded(numbers: Any) -> list[list[float]]:
 
 def main() -> None:
     asked = set(sys.argv[1:])
-    charts = [chart for page in sorted(FOLDER.glob("*.md")) for chart in wished(page.read_text(encoding="utf-8"))]
+    charts = [chart for page in pages() for chart in wished(page.read_text(encoding="utf-8"))]
     unknown = asked - {wish["picture"] for _, wish in charts}
     if unknown:
         raise SystemExit(f"No page asks for {', '.join(sorted(unknown))}.")

@@ -8,7 +8,6 @@ from typing import Any
 
 from rarefish.records import Record, read_records, write_whole
 
-CELL = ("method", "validation_size", "imbalance", "start", "restart", "seed")
 PASSES = ("method", "validation_size", "imbalance", "round")
 NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(
     ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
@@ -51,7 +50,7 @@ def join(tables: Iterable[list[Record]]) -> list[Record]:
     for table in tables:
         cells: dict[tuple[object, ...], list[Record]] = {}
         for record in table:
-            cells.setdefault(tuple(getattr(record, name) for name in CELL), []).append(record)
+            cells.setdefault(record.cell, []).append(record)
         for cell, rows in cells.items():
             if len({record.round for record in rows}) < len(rows):
                 raise SystemExit(f"{cell} has rounds twice: two methods of one name. Keep their runs apart.")

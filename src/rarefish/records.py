@@ -58,6 +58,11 @@ class Record:
     confusion: tuple[tuple[int, ...], ...] = ()
     """Test images by true class (row) and answer (column)."""
 
+    @property
+    def cell(self) -> tuple[str | int, ...]:
+        """Of which run of all rounds this is one: what tells rounds of the same number apart."""
+        return self.method, self.validation_size, self.imbalance, self.start, self.restart, self.seed
+
 
 def to_line(record: Record) -> str:
     return json.dumps(asdict(record)) + "\n"

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,17 +62,13 @@ class Contents:
 
 def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
     """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
-    first, *others = map(_settings, runs)
-    for run, other in zip(runs[1:], others, strict=True):
-        differing = [name for name in ALIKE if other.get(name) != first.get(name)]
-        if differing:
-            raise ArgumentError(f"{runs[0]} and {run} differ in {', '.join(differing)}. Report them apart.")
+    settings_of = {run: _settings(run) for run in runs}
+    check_alike(settings_of)
     records: list[Record] = []
     snapshots: dict[str, Path] = {}
     rare: frozenset[int] = frozenset()
     cells: set[str] = set()
-    for run in runs:
-        settings = _settings(run)
+    for run, settings in settings_of.items():
         rare |= frozenset(settings["rare"])
         order = [method["name"] for method in settings["methods"]]
         found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(path, order))
@@ -86,20 +82,27 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
             records += rows
             for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
                 snapshots[rows[0].method] = snapshot
-    places = {(r.method, r.seed, r.round, r.imbalance, r.validation_size, r.start, r.restart) for r in records}
-    if len(places) < len(records):
+    if len({(record.cell, record.round) for record in records}) < len(records):
         raise ArgumentError("Two methods of one name, with other settings, are among these runs. Report them apart.")
     named = name_apart(records)
-    dataset = str(_settings(runs[0]).get("dataset"))
-    drawn = read_paper(paper, dataset, list(zip(records, named, strict=True))) if paper else []
+    drawn = read_paper(paper, settings_of[runs[0]]["dataset"], list(zip(records, named, strict=True))) if paper else []
     records = complete(named)
     methods = methods_of(records)
     chosen = ours or next((m for m in reversed(methods) if m.startswith("fisher") and "true" not in m), methods[0])
     if chosen not in methods:
         raise ArgumentError(f"There is no method {chosen!r} in these runs. {nearest(chosen, methods)}")
-    title = " and ".join(str(_settings(run).get("name", run.name)) for run in runs)
+    title = " and ".join(str(settings.get("name", run.name)) for run, settings in settings_of.items())
     kept = snapshots if len({record.imbalance for record in records}) == 1 else {}
     return Contents(title, records, chosen, drawn, kept, rare)
+
+
+def check_alike(settings_of: Mapping[Path, dict[str, Any]]) -> None:
+    """Complains about runs that cannot be compared in one report."""
+    (first, known), *others = settings_of.items()
+    for run, settings in others:
+        differing = [name for name in ALIKE if settings.get(name) != known.get(name)]
+        if differing:
+            raise ArgumentError(f"{first} and {run} differ in {', '.join(differing)}. Report them apart.")
 
 
 def _settings(run: Path) -> dict[str, Any]:
