@@ -65,11 +65,6 @@ def test_the_method_is_read_in_one_sitting() -> None:
     assert sum(sizes.values()) < 900, sizes
 
 
-def test_no_module_is_too_long() -> None:
-    sizes = {str(path): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
-    assert {path: size for path, size in sizes.items() if size > 250} == {}
-
-
 def test_generated_pages_are_fresh() -> None:
     import make_pages
 
