@@ -9,7 +9,7 @@ demo: .venv/demo-ready
 	$(BIN)/rarefish demo
 
 test: .venv/test-ready browser
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 # A Chromium for the tests of pages: the system's, else one from the system's packages or from Playwright, else none:
 # then those tests say why they skip.

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import install_import_hook
 
 torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for the processes that tests start
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
 

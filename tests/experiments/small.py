@@ -1,6 +1,17 @@
-"""A whole experiment in seconds, on the bundled digits."""
+"""A whole experiment in seconds, on the bundled digits or on a quarter of them."""
 
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rarefish.datasets.bundled import read_digits
+from rarefish.experiments.data import bytes_on, make_splits, read_dataset
 from rarefish.experiments.settings import Experiment, Method
+
+COMMON, TEST = 300, 1000
+"""Training images of each common digit, and test images, in `few()`."""
 
 
 def small() -> Experiment:
@@ -23,3 +34,32 @@ def small() -> Experiment:
         pretraining={"epochs": 1},
         snapshot_rounds=(2,),
     )
+
+
+def few() -> Experiment:
+    """The same on fewer images, for tests that run it again and again; `write_few` writes them."""
+    return replace(small(), dataset="mnist")
+
+
+def write_few(folder: Path) -> None:
+    """The bundled digits in MNIST's files, with fewer of the common ones."""
+    pool, validation, test = read_digits()
+    images, labels = (
+        np.concatenate([getattr(part, name) for part in (pool, validation)]) for name in ("images", "labels")
+    )
+    kept = np.sort(np.concatenate([np.flatnonzero(labels == digit)[:COMMON] for digit in range(10)]))
+    (folder / "mnist").mkdir()
+    for prefix, pixels, numbers in (
+        ("train", images[kept], labels[kept]),
+        ("t10k", test.images[:: len(test) // TEST], test.labels[:: len(test) // TEST]),
+    ):
+        for kind, values in (("images", pixels[..., 0]), ("labels", numbers)):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">i4").tobytes()
+            with gzip.open(folder / "mnist" / f"{prefix}-{kind}.gz", "wb") as file:
+                file.write(head + values.astype(np.uint8).tobytes())
+
+
+def forget() -> None:
+    """Empties the caches of data sets, which may hold others of the same name."""
+    for cache in (read_dataset, make_splits, bytes_on):
+        cache.cache_clear()

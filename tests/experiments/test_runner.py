@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from rarefish.errors import ArgumentError, DataError
-from rarefish.experiments.data import data_key
+from rarefish.experiments.data import FOLDER_VARIABLE, data_key
 from rarefish.experiments.runner import _run_packed, run_experiment
 from rarefish.experiments.settings import Experiment, Method
 from rarefish.experiments.starts import prepare_starts, starts_of
@@ -26,15 +26,16 @@ from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import load_states, task_of
 from rarefish.jobs import Job, fit_each
 from rarefish.records import Record, read_records, write_whole
-from tests.experiments.small import small
+from tests.experiments.small import TEST, few, forget, write_few
 
+pytestmark = pytest.mark.xdist_group("runner")  # the fixture `whole` is made once
 ROOT = Path(__file__).parents[2]
 COMMAND = [
     sys.executable,
     "-m",
     "rarefish",
     "experiment",
-    f"{Path(__file__).with_name('small.py')}:small",
+    f"{Path(__file__).with_name('small.py')}:few",
     "--device",
     "cpu",
 ]
@@ -70,11 +71,23 @@ def orphans(patience_s: float = 20) -> list[str]:
         time.sleep(0.2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A few digits in place of MNIST, for this process and those it starts."""
+    folder = tmp_path_factory.mktemp("data")
+    write_few(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(folder))
+        forget()
+        yield
+    forget()
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An undisturbed run."""
     folder = tmp_path_factory.mktemp("run") / "whole"
-    subprocess.run([*COMMAND, "--output", str(folder)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([*COMMAND, "--output", str(folder), "--jobs", "1"], cwd=ROOT, check=True, capture_output=True)
     return folder
 
 
@@ -105,7 +118,7 @@ def test_processes_of_torchrun_work_on_one_cell_together(whole: Path, tmp_path: 
 
 
 def test_every_start_is_wanted_once_though_an_ensemble_shares_its_first(whole: Path) -> None:
-    wanted = starts_of(small().cells())
+    wanted = starts_of(few().cells())
     assert sorted(wanted) == [f"pretrained-s{seed}-i60-m{member}" for seed in (0, 1) for member in (0, 1)]
     assert {path.stem for path in (whole / "starts").glob("*.pt")} == set(wanted)
 
@@ -117,20 +130,20 @@ def test_a_run_has_every_round_of_every_cell(whole: Path) -> None:
         assert [r.labels_spent for r in rows] == [10, 20, 30]
         assert len({i for r in rows for i in r.indices}) == 30
         for r in rows:
-            assert sum(map(sum, r.confusion)) == 2000 and len(r.bought) == 10
+            assert sum(map(sum, r.confusion)) == TEST and len(r.bought) == 10
             if r.method != "varR E2":  # an ensemble's accuracy is the mean of its members
-                assert sum(row[i] for i, row in enumerate(r.confusion)) / 2000 == pytest.approx(r.accuracy)
+                assert sum(row[i] for i, row in enumerate(r.confusion)) / TEST == pytest.approx(r.accuracy)
     fisher = [r for rows in records.values() for r in rows if r.method == "fisher"]
     assert all(r.kernel == "fisher" and r.labels == "posterior" and r.layers == "conv2" for r in fisher)
     assert all(r.pseudo_accuracy is not None for r in fisher)
     snapshot = np.load(next((whole / "snapshots").glob("fisher*")))
-    assert snapshot["features"].shape == (2000, 50) and len(snapshot["truth"]) == 2000
+    assert snapshot["features"].shape == (TEST, 50) and len(snapshot["truth"]) == TEST
     assert len(list((whole / "states").glob("*.pt"))) == 6
 
 
 def test_running_again_changes_nothing_and_more_seeds_add(whole: Path) -> None:
     before = everything(whole)
-    run_experiment(small(), whole, jobs=1)
+    run_experiment(few(), whole, jobs=1)
     assert everything(whole) == before
 
 
@@ -159,7 +172,7 @@ def test_kills_cost_no_finished_round_and_change_no_number(whole: Path, tmp_path
 
 
 def test_a_torn_last_line_is_written_again(whole: Path, tmp_path: Path) -> None:
-    experiment = small().only(("random",), seeds=1)
+    experiment = few().only(("random",), seeds=1)
     store = run_experiment(experiment, tmp_path / "run", jobs=1)
     (cell,) = experiment.cells()
     path = next((store.folder / "records").glob("*.jsonl"))
@@ -188,13 +201,13 @@ def without_states(whole: Path, folder: Path, num_rounds: int) -> Store:
 def test_records_alone_are_enough_to_go_on(whole: Path, tmp_path: Path) -> None:
     """The last finished round is trained again, and the next one chooses what it would have chosen."""
     store = without_states(whole, tmp_path / "run", 2)
-    run_experiment(small(), store.folder, jobs=2)
+    run_experiment(few(), store.folder, jobs=2)
     assert everything(store.folder) == everything(whole)
 
 
 def test_trainings_done_again_are_handed_over_together(whole: Path, tmp_path: Path) -> None:
-    store, experiment = without_states(whole, tmp_path / "run", 2), small().only(seeds=1)
-    open_store(store.folder, small())
+    store, experiment = without_states(whole, tmp_path / "run", 2), few().only(seeds=1)
+    open_store(store.folder, few())
     cells, calls = list(experiment.cells()), []
 
     def note(jobs: Sequence[Job]) -> None:
@@ -210,7 +223,7 @@ def test_trainings_done_again_are_handed_over_together(whole: Path, tmp_path: Pa
 
 
 def test_a_warm_run_says_that_it_needs_its_state(whole: Path, tmp_path: Path) -> None:
-    experiment = small().only(("random",), seeds=1, rounds=1, restarts=("warm",))
+    experiment = few().only(("random",), seeds=1, rounds=1, restarts=("warm",))
     made = run_experiment(experiment, tmp_path / "made", together=True)
     store = without_states(made.folder, tmp_path / "run", 1)
     with pytest.raises(DataError, match="1 rounds of random.* but not their state, states/random.*copy that file"):
@@ -219,7 +232,7 @@ def test_a_warm_run_says_that_it_needs_its_state(whole: Path, tmp_path: Path) ->
 
 def test_all_cells_in_step_do_what_each_would_alone(whole: Path, tmp_path: Path) -> None:
     """The packed runner, here on the CPU: rounding apart, what the processes found."""
-    experiment = small().only(("random", "fisher"), seeds=1, rounds=2)
+    experiment = few().only(("random", "fisher"), seeds=1, rounds=2)
     store = open_store(tmp_path / "packed", experiment)
     cells, told = list(experiment.cells()), []
     _run_packed(experiment, cells[:1], store, "cpu", lambda what, done, total: told.append(done), 0, 4)
@@ -235,16 +248,16 @@ def test_all_cells_in_step_do_what_each_would_alone(whole: Path, tmp_path: Path)
 
 def test_other_settings_in_the_same_folder_are_refused(whole: Path) -> None:
     with pytest.raises(ArgumentError, match="other settings: budget: 10 then, 12 now. Choose another folder"):
-        run_experiment(replace(small(), budget=12), whole)
+        run_experiment(replace(few(), budget=12), whole)
 
 
 def test_another_method_of_the_same_name_is_refused_and_new_names_are_kept(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
     other = Method(name="varR E2", acquisition="variation_ratio", settings={"samples": 4}, members=2)
     new = Method(name="margin", acquisition="margin")
-    run_experiment(replace(small(), methods=(new,), seeds=1, rounds=1), tmp_path / "run", jobs=1)
+    run_experiment(replace(few(), methods=(new,), seeds=1, rounds=1), tmp_path / "run", jobs=1)
     with pytest.raises(ArgumentError, match=r"method 'varR E2': .*'samples': 3.* then, .*'samples': 4.* now"):
-        run_experiment(replace(small(), methods=(other,)), tmp_path / "run")
+        run_experiment(replace(few(), methods=(other,)), tmp_path / "run")
     kept = json.loads((tmp_path / "run" / "settings.json").read_text())["methods"]
     assert [method["name"] for method in kept] == ["margin", "random", "fisher", "varR E2"]
 
@@ -252,18 +265,18 @@ def test_another_method_of_the_same_name_is_refused_and_new_names_are_kept(whole
 def test_other_images_under_the_same_name_are_refused(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
     path = tmp_path / "run" / "settings.json"
-    path.write_text(path.read_text().replace(data_key(small()), "of another copy"))
-    with pytest.raises(ArgumentError, match="the images of digits were another copy. Choose another folder"):
-        run_experiment(small(), tmp_path / "run")
-    path.write_text(json.dumps(small().to_json()))  # from before data were compared
-    assert run_experiment(small(), tmp_path / "run").num_finished() == 18
-    assert json.loads(path.read_text())["data"] == data_key(small())
+    path.write_text(path.read_text().replace(data_key(few()), "of another copy"))
+    with pytest.raises(ArgumentError, match="the images of mnist were another copy. Choose another folder"):
+        run_experiment(few(), tmp_path / "run")
+    path.write_text(json.dumps(few().to_json()))  # from before data were compared
+    assert run_experiment(few(), tmp_path / "run").num_finished() == 18
+    assert json.loads(path.read_text())["data"] == data_key(few())
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     with pytest.raises(ArgumentError, match="is not empty and holds no run"):
-        run_experiment(small(), tmp_path)
+        run_experiment(few(), tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
 
@@ -275,12 +288,16 @@ def test_a_full_disk_is_one_line_and_costs_no_finished_round(whole: Path, tmp_pa
         f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))\n{BEGIN}",
     ]
     failed = subprocess.run(
-        [*limited, *COMMAND[3:], "--output", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*limited, *COMMAND[3:], "--output", str(folder), "--jobs", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     complaint = failed.stderr.splitlines()[-1]
     assert failed.returncode == 1 and complaint.startswith("rarefish: ") and str(folder) in complaint
     assert "Traceback" not in failed.stderr and not list(folder.rglob("*.part"))
-    subprocess.run([*COMMAND, "--output", str(folder)], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run([*COMMAND, "--output", str(folder), "--jobs", "1"], cwd=ROOT, check=True, capture_output=True)
     assert everything(folder) == everything(whole)
 
 
@@ -290,7 +307,7 @@ def test_a_folder_that_may_not_be_written_is_left_as_it_was() -> None:
         Path(place).chmod(0o555)
         with unprivileged():
             with pytest.raises(PermissionError, match=f"{place}/run"):
-                open_store(Path(place) / "run", small())
+                open_store(Path(place) / "run", few())
             with pytest.raises(PermissionError, match="records.csv"):
                 write_whole(Path(place) / "records.csv", "other")
         assert [path.name for path in Path(place).iterdir()] == ["records.csv"]
@@ -312,22 +329,22 @@ def unprivileged() -> Iterator[None]:
 def test_two_at_once_are_refused(whole: Path) -> None:
     store = Store(whole)
     with store.held(), pytest.raises(ArgumentError, match="Another process is running the experiment"):
-        run_experiment(small(), whole)
+        run_experiment(few(), whole)
 
 
 def test_a_run_under_way_is_left_alone_by_another_with_other_settings(tmp_path: Path) -> None:
     store = Store(tmp_path / "run")
     with store.held():
-        open_store(store.folder, small())
+        open_store(store.folder, few())
         store.save_start("precious", {})
         with pytest.raises(ArgumentError, match="Another process"):
-            run_experiment(small().only(budget=7), store.folder)
+            run_experiment(few().only(budget=7), store.folder)
     assert store.start_path("precious").exists()
-    assert json.loads((store.folder / "settings.json").read_text()) == small().to_json()
+    assert json.loads((store.folder / "settings.json").read_text()) == few().to_json()
 
 
 def test_a_damaged_state_is_named(tmp_path: Path) -> None:
-    experiment = small().only(("random",), seeds=1, rounds=1)
+    experiment = few().only(("random",), seeds=1, rounds=1)
     store = run_experiment(experiment, tmp_path / "run", jobs=1)
     (cell,) = experiment.cells()
     state = next((store.folder / "states").glob("*.pt"))
@@ -359,15 +376,15 @@ def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
 
 def test_settings_are_kept_as_plain_text(whole: Path) -> None:
     kept = json.loads((whole / "settings.json").read_text())
-    assert kept == small().to_json() | {"data": data_key(small())} and isinstance(small(), Experiment)
+    assert kept == few().to_json() | {"data": data_key(few())} and isinstance(few(), Experiment)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": "digit"}, "no data set 'digit'. Did you mean digits"),
+        ({"dataset": "mnst"}, "no data set 'mnst'. Did you mean mnist"),
         ({"model": "lennet"}, "no model 'lennet'. Did you mean lenet"),
-        ({"rare": (5, 42)}, "No class 42 can be rare: digits has classes 0 to 9"),
+        ({"rare": (5, 42)}, "No class 42 can be rare: mnist has classes 0 to 9"),
         ({"training": {"epoch": 1}}, "settings of training do not fit: .*'epoch'"),
         ({"methods": (Method(name="a", acquisition="fischer"),)}, "no acquisition 'fischer'. Did you mean fisher"),
         (
@@ -375,17 +392,17 @@ def test_settings_are_kept_as_plain_text(whole: Path) -> None:
             "method 'a' do not fit: .*'layer'",
         ),
         ({"methods": (Method(name="a", acquisition="fisher", settings={"layers": ["conv9"]}),)}, "no layer 'conv9'"),
-        ({"holdout": 5000, "validation_sizes": (5000,)}, "holdout=5000: .* there are 62. Give fewer. Set holdout="),
+        ({"holdout": 2500, "validation_sizes": (2500,)}, "holdout=2500: .* there are 62. Give fewer. Set holdout="),
     ],
 )
 def test_mistakes_in_a_recipe_are_found_before_any_work(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=message):
-        run_experiment(replace(small(), **changes), tmp_path / "run")
+        run_experiment(replace(few(), **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
-    command = [*COMMAND, "--output", str(tmp_path / "run"), "--jobs", "1"]
+    command = [*COMMAND, "--output", str(tmp_path / "run"), "--jobs", "2"]
     run = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     workers: set[int] = set()
     deadline = time.monotonic() + 60

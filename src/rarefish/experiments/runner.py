@@ -65,7 +65,11 @@ def run_experiment(
             _run_packed(experiment, left[rank() :: num_ranks()], store, device, tell, done, total)
         else:
             jobs = jobs or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-            _run_in_processes(experiment, left[rank() :: num_ranks()], store, jobs, tell, done, total)
+            own = left[rank() :: num_ranks()]
+            if jobs == 1:
+                _run_here(experiment, own, store, tell, done, total)
+            else:
+                _run_in_processes(experiment, own, store, jobs, tell, done, total)
         wait_for_all()
     return store
 
@@ -117,6 +121,20 @@ def _run_packed(
             states[cell.key] = finished.state
             done += 1
     tell("done", done, total)
+
+
+def _run_here(experiment: Experiment, cells: list[Cell], store: Store, tell: Tell, done: int, total: int) -> None:
+    """One cell after another in this process, with one thread: the same numbers as in worker processes."""
+    before, threads = store.num_finished(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        prepare_starts(experiment, starts_of(cells), store, "cpu")
+        for cell in cells:
+            tell(cell.key, done + store.num_finished() - before, total)
+            _run_cell(experiment, cell, store)
+        tell("done", done + store.num_finished() - before, total)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _run_in_processes(
