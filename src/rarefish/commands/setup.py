@@ -47,8 +47,8 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
     """Make a workspace: index the images, name the classes and the model.
 
     Every image is read once: copies, unreadable files and images that are in the validation set too are left out and
-    reported. The same command on a workspace that is there takes in what is new, or changes the model. Images stay
-    where they are.
+    reported. The same command on a workspace that is there takes in what is new, or changes the model. Files that were
+    moved or renamed are recognized by their content and keep their labels. Images stay where they are.
 
     \b
     Example:

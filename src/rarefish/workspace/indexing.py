@@ -13,9 +13,10 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
-from rarefish.opening import open_picture, printable
+from rarefish.opening import open_picture
 from rarefish.progress import track
-from rarefish.workspace.listing import Listed
+from rarefish.workspace.listing import Listed, show
+from rarefish.workspace.reconciliation import IN_VALIDATION, Changes, Content, Row, Seen, reconcile
 from rarefish.workspace.store import Store
 
 AT_ONCE = 64
@@ -23,18 +24,6 @@ MOST_BYTES = 1 << 30
 """Larger files are not images that a person labels."""
 FEW = 5
 """Names that a report gives."""
-
-
-@dataclass(frozen=True)
-class Looked:
-    """What a look at a file showed."""
-
-    hash: str
-    bytes: int
-    modified: int
-    width: int = 0
-    height: int = 0
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,29 +40,38 @@ class Indexed:
 def index(
     store: Store, part: str, root: Path, files: Sequence[Listed], *, jobs: int = 0, shown: bool = True
 ) -> Indexed:
-    """Takes files into the store; what is there already, by name, size and time, is not read again.
+    """Takes files into the store; a known path with the size and time that it had before is not read again.
 
-    In transactions of some files each: a killed run goes on where it stopped. A file that changed is looked at again,
-    unless people were asked about it: then it stays what it was, and is left out while it is another.
+    New images are written as they are read, some at a time, so a killed run goes on where it stopped. Everything else
+    (moved, copied, edited and removed files) is settled at the end in one transaction, when all files are known.
     """
     numbers = {name: number for number, name in enumerate(store.classes())}
     check_labels(files, numbers)
-    check_root(store, part, root)
-    store.set(**{f"{part}_root": os.fsdecode(os.path.abspath(root))})
-    start = os.fsencode(root)
-    with store.reading() as connection:
-        query = "SELECT path, bytes, modified, id IN (SELECT image FROM pick) AS is_asked FROM image WHERE part = ?"
-        known = {bytes(row["path"]): row for row in connection.execute(query, (part,))}
-    fresh = [f for f in files if f.path not in known or _is_other(os.path.join(start, f.path), known[f.path])]
-    looked = _look_all([os.path.join(start, f.path) for f in fresh], jobs)
-    looked = track(looked, total=len(fresh), title=f"looking at the {part} images", shown=shown)
-    pairs = zip(fresh, looked, strict=True)
-    while some := list(islice(pairs, 1000)):
+    with store.alone("indexing"):
+        check_root(store, part, root)
+        store.set(**{f"{part}_root": os.fsdecode(os.path.abspath(root))})
+        start = os.fsencode(root)
+        with store.reading() as connection:
+            query = "SELECT path, bytes, modified FROM image WHERE part = ?"
+            known = {bytes(path): tuple(stamp) for path, *stamp in connection.execute(query, (part,))}
+        fresh = [f for f in files if _stamp(os.path.join(start, f.path)) != known.get(f.path, ())]
+        looked = _look_all([os.path.join(start, f.path) for f in fresh], jobs)
+        looked = track(looked, total=len(fresh), title=f"looking at the {part} images", shown=shown)
+        pairs, num_new, found = zip(fresh, looked, strict=True), 0, dict[bytes, Content]()
+        while some := list(islice(pairs, 1000)):
+            with store.writing() as connection:
+                for file, content in some:
+                    if file.path not in known and _add_new(connection, part, file, content, numbers):
+                        num_new += 1
+                    else:
+                        found[file.path] = content
         with store.writing() as connection:
-            for file, look in some:
-                _add(connection, part, file, look, numbers)
-    _mark_gone(store, part, known.keys() - {f.path for f in files})
-    return _summary(store, part, len(fresh))
+            rows = _read_rows(connection, part)
+            found = {row.path: row.content for row in rows} | found
+            seen = [Seen(f.path, _number(f, numbers), found[f.path]) for f in files]
+            changes = reconcile(part, rows, seen, _trusted(connection) if part == "pool" else ())
+            _apply(connection, part, changes)
+    return _summary(store, part, num_new + changes.num_fresh)
 
 
 def check_labels(files: Iterable[Listed], known: Container[str]) -> None:
@@ -100,50 +98,41 @@ def check_root(store: Store, part: str, root: Path) -> None:
         )
 
 
-def _is_other(path: bytes, known: sqlite3.Row) -> bool:
-    """Whether a known file is another by now and may be looked at again."""
+def _stamp(path: bytes) -> tuple[int, int] | None:
+    """Size and time of a file."""
     try:
         status = os.stat(path)
     except OSError:
-        return False
-    return not known["is_asked"] and (status.st_size, status.st_mtime_ns) != (known["bytes"], known["modified"])
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
-def _mark_gone(store: Store, part: str, paths: Iterable[bytes]) -> None:
-    with store.writing() as connection:
-        connection.executemany(
-            "UPDATE image SET state = 'unreadable', note = 'is gone', modified = 0 "
-            "WHERE part = ? AND path = ? AND id NOT IN (SELECT image FROM pick)",
-            [(part, path) for path in paths],
-        )
-
-
-def look(path: bytes) -> Looked:
+def look(path: bytes) -> Content:
     """One file read once: its hash, and whether it is an image."""
     try:
         status = os.stat(path)
         modified = status.st_mtime_ns
         if not os.path.isfile(path):
-            return Looked("", status.st_size, modified, problem="is not a file")
+            return Content("", status.st_size, modified, problem="is not a file")
         if status.st_size > MOST_BYTES:
-            return Looked("", status.st_size, modified, problem=f"has {status.st_size:,} bytes")
+            return Content("", status.st_size, modified, problem=f"has {status.st_size:,} bytes")
         with open(path, "rb") as file:
             content = file.read()
     except OSError as error:
-        return Looked("", 0, 0, problem=str(error.strerror or error))
+        return Content("", 0, 0, problem=str(error.strerror or error))
     hash_ = fingerprint(content)
     try:
         picture = open_picture(BytesIO(content), "the file")
     except DataError as error:
-        return Looked(hash_, len(content), modified, problem=str(error))
-    return Looked(hash_, len(content), modified, *picture.size)
+        return Content(hash_, len(content), modified, problem=str(error))
+    return Content(hash_, len(content), modified, *picture.size)
 
 
 def fingerprint(content: bytes) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Looked]:
+def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
     jobs = jobs or len(os.sched_getaffinity(0))
     if jobs == 1 or len(paths) < 2 * AT_ONCE:
         yield from map(look, paths)
@@ -152,33 +141,76 @@ def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Looked]:
         yield from pool.map(look, paths, chunksize=AT_ONCE)
 
 
-def _add(connection: sqlite3.Connection, part: str, file: Listed, look: Looked, numbers: dict[str, int]) -> None:
-    state, note = "ready", ""
-    number = numbers[file.label] if file.label is not None else None
-    query = "SELECT part, path, class FROM image WHERE hash = ? AND state = 'ready' AND NOT (part = ? AND path = ?)"
-    twins = connection.execute(query, (look.hash, part, file.path)).fetchall() if look.hash else []
-    own = next((row for row in twins if row["part"] == part), None)
-    if look.problem:
-        state, note = "unreadable", look.problem
-    elif part == "pool" and any(row["part"] == "validation" for row in twins):
-        state, note = "trusted", "the same image is in the validation set"
-    elif own is not None:
-        if own["class"] != number:
-            raise DataError(f"{show(own['path'])} and {show(file.path)} are the same image in two classes. Remove one.")
-        state, note = "duplicate", f"the same image as {show(own['path'])}"
-    columns = ("part", "path", "hash", "bytes", "modified", "width", "height", "class", "state", "note")
-    values = (part, file.path, look.hash, look.bytes, look.modified, look.width, look.height, number, state, note)
-    connection.execute(
-        f"INSERT INTO image ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
-        f"ON CONFLICT (part, path) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in columns[2:])}",
-        values,
+COLUMNS = ("path", "hash", "bytes", "modified", "width", "height", "class", "state", "note")
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    of = row.content
+    return row.path, of.hash, of.bytes, of.modified, of.width, of.height, row.number, row.state, row.note
+
+
+def _insert(connection: sqlite3.Connection, part: str, rows: Iterable[Row]) -> None:
+    connection.executemany(
+        f"INSERT INTO image (part, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})",
+        ((part, *_values(row)) for row in rows),
     )
-    if part == "validation" and state == "ready":
-        connection.execute(
-            "UPDATE image SET state = 'trusted', note = 'the same image is in the validation set' "
-            "WHERE part = 'pool' AND hash = ? AND state = 'ready'",
-            (look.hash,),
-        )
+
+
+def _add_new(
+    connection: sqlite3.Connection, part: str, file: Listed, content: Content, numbers: dict[str, int]
+) -> bool:
+    """Whether the image was added at once, as one that no row has at any path: it cannot be a moved one or a copy."""
+    query = "SELECT 1 FROM image WHERE part = ? AND (path = ? OR (hash = ? AND hash <> ''))"
+    if connection.execute(query, (part, file.path, content.hash)).fetchone():
+        return False
+    seen = Seen(file.path, _number(file, numbers), content)
+    is_trusted = part == "pool" and connection.execute(f"{TRUSTED} AND hash = ?", (content.hash,)).fetchone()
+    _insert(connection, part, reconcile(part, [], [seen], {content.hash} if is_trusted else ()).new)
+    if part == "validation" and not content.problem:
+        connection.execute(f"{DISTRUST} AND hash = ?", (IN_VALIDATION, content.hash))
+    return True
+
+
+def _number(file: Listed, numbers: dict[str, int]) -> int | None:
+    return None if file.label is None else numbers[file.label]
+
+
+def _read_rows(connection: sqlite3.Connection, part: str) -> list[Row]:
+    query = (
+        f"SELECT id, {', '.join(COLUMNS)}, id IN (SELECT image FROM pick UNION SELECT center FROM pick "
+        "WHERE center IS NOT NULL) FROM image WHERE part = ? ORDER BY id"
+    )
+    return [_to_row(row) for row in connection.execute(query, (part,))]
+
+
+def _to_row(row: sqlite3.Row) -> Row:
+    id_, path, hash_, size, modified, width, height, number, state, note, is_kept = row
+    problem = note if state == "unreadable" else ""
+    content = Content(hash_, size, modified, width, height, problem)
+    return Row(id_, bytes(path), number, content, state, note, bool(is_kept))
+
+
+TRUSTED = "SELECT hash FROM image WHERE part = 'validation' AND state = 'ready'"
+DISTRUST = "UPDATE image SET state = 'trusted', note = ? WHERE part = 'pool' AND state = 'ready'"
+
+
+def _trusted(connection: sqlite3.Connection) -> set[str]:
+    return {hash_ for (hash_,) in connection.execute(TRUSTED)}
+
+
+def _apply(connection: sqlite3.Connection, part: str, changes: Changes) -> None:
+    connection.executemany("DELETE FROM image WHERE id = ?", [(id_,) for id_ in changes.removed])
+    connection.executemany(  # paths are unique, so where files were swapped their rows first give up the old ones
+        "UPDATE image SET path = ? WHERE id = ? AND path <> ?",
+        [(b"/moving/%d" % (row.id or 0), row.id, row.path) for row in changes.changed],
+    )
+    connection.executemany(
+        f"UPDATE image SET {', '.join(f'{name} = ?' for name in COLUMNS)} WHERE id = ?",
+        [(*_values(row), row.id) for row in changes.changed],
+    )
+    _insert(connection, part, changes.new)
+    if part == "validation":
+        connection.execute(f"{DISTRUST} AND hash IN ({TRUSTED})", (IN_VALIDATION,))
 
 
 def _summary(store: Store, part: str, new: int) -> Indexed:
@@ -193,8 +225,3 @@ def _summary(store: Store, part: str, new: int) -> Indexed:
             if state != "ready"
         }
     return Indexed(counts.get("ready", 0), new, left_out)
-
-
-def show(path: bytes) -> str:
-    """A name that can be printed, whatever bytes it has."""
-    return printable(path.decode("utf-8", "backslashreplace"))

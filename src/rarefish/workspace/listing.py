@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rarefish.errors import DataError, list_some
-from rarefish.opening import SUFFIXES
+from rarefish.opening import SUFFIXES, printable
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ def name_classes(source: Path, files: list[Listed]) -> list[str]:
     if source.is_dir():
         names |= {entry.name for entry in source.iterdir() if entry.is_dir() and entry.name[0] != "."}
     return sorted(names)
+
+
+def show(path: bytes) -> str:
+    """A name that can be printed, whatever bytes it has."""
+    return printable(path.decode("utf-8", "backslashreplace"))
 
 
 def walk(root: Path) -> list[bytes]:
