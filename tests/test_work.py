@@ -9,6 +9,7 @@ import torch
 from rarefish import work
 from rarefish.courses import Course
 from rarefish.errors import ArgumentError, DataError, ModelError, WorkspaceError
+from rarefish.inputs import Input
 from rarefish.shelves import hold, shelve
 from rarefish.standing import describe_layers, first_model, latest_model, save_weights
 from rarefish.work import Running, choose_round, course_for, judge, learn
@@ -18,7 +19,7 @@ from rarefish.workspace.recording import latest_training
 from rarefish.workspace.store import Store
 from rarefish.workspace.summary import summarize
 from rarefish.workspace.verifying import verify
-from tests.workspaces import CLASSES, draw, make_workspace
+from tests.workspaces import CLASSES, draw, make_workspace, replace_unnoticed
 
 RUNNING = Running(device="cpu", batch_size=32, workers=0, progress=False)
 
@@ -82,6 +83,15 @@ def test_a_test_set_of_ones_own(tmp_path: Path) -> None:
     draw(tmp_path / "test" / "yak" / "1.png", 1, 5)
     with pytest.raises(ArgumentError, match="classes that the workspace has not: yak"):
         judge(store, tmp_path / "test", RUNNING)
+
+
+def test_another_picture_of_the_same_size_and_time_is_not_learned_from(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, trusted=1, picks=1)
+    replace_unnoticed(tmp_path / "pool" / "image 00000.png")
+    shelf = shelve(store, "pool", Input((8, 8)))
+    assert len(shelf) == 3 and shelf[1][0].shape == (3, 8, 8)
+    with pytest.raises(DataError, match="image 00000.png is not the file that was indexed"):
+        shelf[0]
 
 
 def test_a_changed_file_is_left_out_of_a_selection(tmp_path: Path) -> None:

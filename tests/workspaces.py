@@ -1,6 +1,7 @@
 """Workspaces for tests: real folders of real images, with a round of picks where one is wanted."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,16 @@ def draw(path: Path, kind: int, seed: int, size: int = 24) -> None:
         pixels[(rows + (width if kind == 0 else 0)) % size, (columns + (width if kind else 0)) % size] = 230
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+def replace_unnoticed(path: Path) -> None:
+    """Another picture in the place of a file, of the same size and time."""
+    before = path.stat()
+    draw(path, 2, 4242, size=12)
+    content = path.read_bytes()
+    assert len(content) < before.st_size
+    path.write_bytes(content.ljust(before.st_size, b"\0"))  # what comes after the end of a PNG is not looked at
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def make_images(folder: Path, pool: int = 20, trusted: int = 6) -> None:

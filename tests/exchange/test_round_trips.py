@@ -17,7 +17,7 @@ from rarefish.workspace.indexing import index
 from rarefish.workspace.listing import list_pool, list_trusted
 from rarefish.workspace.store import Store, create_store
 from tests.exchange.labeled import answers, asked, make_labeled, rows
-from tests.workspaces import draw, make_workspace
+from tests.workspaces import draw, make_workspace, replace_unnoticed
 
 KEEP_ALL = ("csv", "label-studio")
 """Forms that hold every person's answer; the others have one class an image."""
@@ -156,6 +156,13 @@ def test_a_file_that_changed_is_left_out(labeled: Store, twin: Store, tmp_path: 
         draw(file, 1, int(file.stem[-3:]) + 600)
     with pytest.raises(DataError, match="All 8 images changed"):
         export(labeled, "labels", form, tmp_path / "none")
+
+
+def test_another_picture_of_the_same_size_and_time_is_left_out(labeled: Store, tmp_path: Path) -> None:
+    told = list[str]()
+    replace_unnoticed(tmp_path / "a" / "pool" / "image 00000.png")
+    export(labeled, "labels", "imagefolder", tmp_path / "made", tell=told.append)
+    assert told == ["image 00000.png changed since it was indexed. Put the file of then back."]
 
 
 def test_mistaken_words_are_met_with_the_nearest(labeled: Store, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from rarefish.labeling.workers import remembered
 from rarefish.workspace.agreement import settled, votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import Client, Running, running, start, stop
-from tests.workspaces import make_workspace
+from tests.workspaces import make_workspace, replace_unnoticed
 
 TICKET = "ticket-0000"
 
@@ -329,6 +329,15 @@ def test_files_that_are_gone_changed_or_no_images(tmp_path: Path) -> None:
         assert [reply.status for reply in replies] == [404, 409, 200, 200, 422], "touched only: the hash tells"
         assert "gone" in replies[0].json()["error"] and "changed" in replies[1].json()["error"]
         assert str(tmp_path) not in replies[0].content.decode()
+
+
+def test_another_picture_of_the_same_size_and_time_is_not_shown(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=2, picks=2)
+    replace_unnoticed(tmp_path / "pool" / "image 00000.png")
+    with running(store.folder) as server:
+        tasks = server.client.post("/api/next", {"who": "Ann", "count": 2}).json()["tasks"]
+        replies = [server.client.get(f"/image/{task['image']}") for task in tasks]
+        assert [reply.status for reply in replies] == [409, 200]
 
 
 def test_every_reply_has_its_headers(client: Client) -> None:

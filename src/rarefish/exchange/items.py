@@ -124,7 +124,7 @@ def content(item: Item) -> bytes:
 
 def _has_changed(item: Item) -> bool:
     try:
-        return has_changed(Path(os.fsdecode(item.file)), item.num_bytes, item.modified, item.hash)
+        return has_changed(Path(os.fsdecode(item.file)), item.num_bytes, item.modified, item.hash, deep=True)
     except OSError as error:
         raise _unreadable(item, error) from error
 

@@ -28,7 +28,6 @@ class Kept:
     path: bytes
     hash: str
     bytes: int
-    modified: int
 
 
 @dataclass(frozen=True)
@@ -47,14 +46,14 @@ def find(store: Store, image: int) -> Kept:
     """The file of an image that somebody is asked about, or that may have called for it; no other is shown."""
     with store.reading() as connection:
         row = connection.execute(
-            "SELECT part, path, hash, bytes, modified FROM image WHERE id = ? "
+            "SELECT part, path, hash, bytes FROM image WHERE id = ? "
             "AND (part = 'validation' OR EXISTS (SELECT 1 FROM pick WHERE pick.image = image.id))",
             (image,),
         ).fetchone()
     if row is None:
         raise HTTPException(404, f"There is no image {image} to be shown.")
     root = os.fsencode(store.settings()[f"{row['part']}_root"])
-    return Kept(os.path.join(root, row["path"]), row["hash"], row["bytes"], row["modified"])
+    return Kept(os.path.join(root, row["path"]), row["hash"], row["bytes"])
 
 
 def draw(kept: Kept, size: int) -> Drawn:
@@ -79,11 +78,10 @@ def read(kept: Kept) -> bytes:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise HTTPException(422, "The image is no file any more. Answer unsure, or skip it.")
-            is_same = (status.st_size, status.st_mtime_ns) == (kept.bytes, kept.modified)
-            content = file.read() if is_same or status.st_size == kept.bytes else b""
+            content = file.read() if status.st_size == kept.bytes else b""
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise HTTPException(404, f"The image file is gone ({reason}). Put it back, or answer unsure.") from error
-    if not is_same and fingerprint(content) != kept.hash:
+    if fingerprint(content) != kept.hash:
         raise HTTPException(409, "The image file was changed after it was indexed. Put it back, or answer unsure.")
     return content
