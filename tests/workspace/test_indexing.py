@@ -1,15 +1,21 @@
 """Folders and manifests taken in: once, with reasons for what is left out, whatever the files are called."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
+from rarefish.cli import cli
 from rarefish.errors import ArgumentError, DataError, WorkspaceError
 from rarefish.workspace.indexing import index, look, show
 from rarefish.workspace.listing import list_pool, list_trusted, name_classes
@@ -170,6 +176,73 @@ def test_one_image_in_two_classes_is_refused(tmp_path: Path) -> None:
     store = create_store(tmp_path / "work", CLASSES)
     with pytest.raises(DataError, match="cat/0.png and owl/x.png are the same image in two classes"):
         index(store, "validation", *list_trusted(tmp_path / "validation"), shown=False)
+
+
+def make_deep(folder: Path) -> None:
+    """Folders in folders until their path is longer than the system takes; an image is at the bottom."""
+    here = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(17):
+            os.mkdir("x" * 250, dir_fd=here)
+            inner = os.open("x" * 250, os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inner
+        os.close(os.open("a.png", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    finally:
+        os.close(here)
+
+
+def make_loop(folder: Path) -> None:
+    (folder / "more").symlink_to(folder / "more")
+
+
+def make_link_to_nowhere(folder: Path) -> None:
+    (folder / "disk").symlink_to(folder.parent / "not mounted" / "images")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (make_deep, "x cannot be listed: File name too long"),
+        (make_loop, "more cannot be listed: Too many levels of symbolic links"),
+        (make_link_to_nowhere, "disk cannot be listed: No such file or directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_listed_stops_init_before_anything_changes(
+    tmp_path: Path, make: Callable[[Path], None], why: str
+) -> None:
+    store, pool = make_workspace(tmp_path, pool=3, trusted=1), tmp_path / "pool"
+    with store.reading() as connection:
+        before = [tuple(row) for row in connection.execute("SELECT * FROM image")]
+    make(pool)
+    (pool / "image 00000.png").unlink()
+    command = ["init", str(store.folder), "--pool", str(pool), "--validation", str(tmp_path / "validation")]
+    with pytest.raises(DataError, match=f"{why}. Make it readable, or remove it"):
+        CliRunner().invoke(cli, command, catch_exceptions=False)
+    with store.reading() as connection:
+        assert [tuple(row) for row in connection.execute("SELECT * FROM image")] == before
+    shutil.rmtree(pool)
+
+
+@contextmanager
+def without_rights() -> Iterator[None]:
+    """Root may read everything, so it becomes somebody else for a while."""
+    user = os.geteuid()
+    if not user:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+
+
+def test_a_folder_without_permission_is_named() -> None:
+    with TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        folder = Path(name) / "pool" / "secret"
+        draw(folder / "a.png", 0, 0)
+        folder.chmod(0)
+        with without_rights(), pytest.raises(DataError, match="pool/secret cannot be listed: Permission denied"):
+            list_pool(Path(name) / "pool")
+        folder.chmod(0o700)
 
 
 def test_links_empty_classes_and_hidden_files(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import csv
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from rarefish.errors import DataError, list_some
 from rarefish.opening import SUFFIXES, printable
@@ -49,14 +50,22 @@ def show(path: bytes) -> str:
 
 
 def walk(root: Path) -> list[bytes]:
-    """Every image below a folder, by name; links to folders are followed, once each; hidden ones are left out."""
+    """Every image below a folder, by name; links to folders are followed, once each; hidden ones are left out.
+
+    A folder that cannot be listed is an error: without it all of its images would seem to be gone.
+    """
     found, start, seen = [], os.fsencode(root), set[tuple[int, int]]()
-    for folder, folders, names in os.walk(start, followlinks=True):
+    for folder, folders, names in os.walk(start, followlinks=True, onerror=_cannot_list):
         shown = [name for name in folders if not name.startswith(b".")]
         folders[:] = [name for name in shown if _is_new(os.path.join(folder, name), seen)]
         for name in names:
-            if os.path.splitext(name)[1].lower() in _SUFFIXES and not name.startswith(b"."):
-                found.append(os.path.relpath(os.path.join(folder, name), start))
+            if name.startswith(b"."):
+                continue
+            path = os.path.join(folder, name)
+            if os.path.splitext(name)[1].lower() in _SUFFIXES:
+                found.append(os.path.relpath(path, start))
+            elif os.path.islink(path):
+                _status(path)  # os.walk takes a link to a folder that cannot be reached for a file
     return sorted(found)
 
 
@@ -64,11 +73,24 @@ _SUFFIXES = {suffix.encode() for suffix in SUFFIXES}
 
 
 def _is_new(folder: bytes, seen: set[tuple[int, int]]) -> bool:
-    status = os.stat(folder)
+    status = _status(folder)
     place = status.st_dev, status.st_ino
     is_new = place not in seen
     seen.add(place)
     return is_new
+
+
+def _status(path: bytes) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        _cannot_list(error)
+
+
+def _cannot_list(error: OSError) -> NoReturn:
+    raise DataError(
+        f"{show(os.fsencode(error.filename))} cannot be listed: {error.strerror}. Make it readable, or remove it."
+    ) from error
 
 
 def _rows(manifest: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
