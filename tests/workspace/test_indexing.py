@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Thread
 
 import pytest
 from click.testing import CliRunner
@@ -135,6 +137,35 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert found.taken == count() == 2_500
 
 
+def children_of(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            after_name = path.read_text().rpartition(")")[2].split()
+            found += [int(path.parent.name)] if int(after_name[1]) == process else []
+    return found
+
+
+def test_a_killed_reader_is_one_sentence_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=300, trusted=1)
+    store = create_store(tmp_path / "work", CLASSES)
+    forkserver.ensure_running()
+    parent = forkserver._forkserver._forkserver_pid  # pyright: ignore[reportAttributeAccessIssue]
+
+    def kill_the_first() -> None:
+        while not (readers := set(children_of(parent)) - before):
+            time.sleep(0.001)
+        os.kill(readers.pop(), signal.SIGKILL)
+
+    before = set(children_of(parent))
+    killer = Thread(target=kill_the_first)
+    killer.start()
+    with pytest.raises(WorkspaceError, match="reads images was killed.*Run the same command again, with --jobs 1"):
+        index(store, "pool", *list_pool(tmp_path / "pool"), jobs=2, shown=False)
+    killer.join()
+    assert index(store, "pool", *list_pool(tmp_path / "pool"), jobs=2, shown=False).taken == 300
+
+
 def test_a_file_that_was_mended_or_changed_is_taken_in_again(tmp_path: Path) -> None:
     make_images(tmp_path, pool=3, trusted=1)
     bad = tmp_path / "pool" / "bad.png"
@@ -230,8 +261,10 @@ def without_rights() -> Iterator[None]:
     user = os.geteuid()
     if not user:
         os.seteuid(65534)
-    yield
-    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
 
 
 def test_a_folder_without_permission_is_named() -> None:

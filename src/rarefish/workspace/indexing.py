@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
@@ -137,8 +138,14 @@ def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
     if jobs == 1 or len(paths) < 2 * AT_ONCE:
         yield from map(look, paths)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
-        yield from pool.map(look, paths, chunksize=AT_ONCE)
+    try:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
+            yield from pool.map(look, paths, chunksize=AT_ONCE)
+    except BrokenProcessPool as error:
+        raise WorkspaceError(
+            "A process that reads images was killed, perhaps because memory ran out. What was indexed is kept. Run the "
+            "same command again, with --jobs 1 if this goes on."
+        ) from error
 
 
 COLUMNS = ("path", "hash", "bytes", "modified", "width", "height", "class", "state", "note")
