@@ -1,6 +1,8 @@
 """Turns of a workspace with a real small network: what is chosen, learned and judged, and what is refused."""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,34 @@ def test_rotation_pretraining_is_done_once(tmp_path: Path, monkeypatch: pytest.M
     assert len(list((store.folder / "models").glob("start-*.pt"))) == 1
     monkeypatch.setattr("rarefish.standing.pretrain_rotation", lambda *_: pytest.fail("a second time"))
     assert torch.equal(first_model(store)[0].state_dict()["fc1.1.weight"], first["fc1.1.weight"])
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("damage", "word"), [(cut, r"has [\d,]+ of [\d,]+ bytes"), (flip, "has another content")])
+def test_damaged_weights_are_found_and_not_used(tmp_path: Path, damage: Callable[[Path], None], word: str) -> None:
+    store = small(tmp_path, start="rotation")
+    choose_round(store, 6, running=RUNNING)
+    label_all(store)
+    learn(store, Course(epochs=1), running=RUNNING)
+    assert not verify(store)
+    for path in sorted((store.folder / "models").iterdir()):
+        whole = path.read_bytes()
+        damage(path)
+        said = f"The weights models/{path.name} are damaged: the file {word}"
+        with pytest.raises(WorkspaceError, match=said):
+            latest_model(store)
+        assert len(verify(store)) == 1 and re.search(said, verify(store)[0])
+        path.write_bytes(whole)
+    assert not verify(store) and latest_model(store)
 
 
 def test_a_checkpoint_of_another_network_is_named(tmp_path: Path) -> None:

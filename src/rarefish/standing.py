@@ -1,6 +1,7 @@
 """The model that a workspace stands at: before any label, and after its last training."""
 
 from collections.abc import Mapping
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rarefish.pretraining import ROTATION, Wish, pretrain_rotation
 from rarefish.reading import Reader
 from rarefish.records import replace_whole
 from rarefish.shelves import Shelf, shelve
-from rarefish.workspace.recording import latest_training, model_key
+from rarefish.workspace.recording import damage_of_weights, keep_weights, latest_training, model_key
 from rarefish.workspace.store import FILE, Store, open_store
 
 STARTS = ("random", "rotation")
@@ -35,8 +36,9 @@ def first_model(store: Store) -> tuple[nn.Module, Input]:
         name = blake2b(model_key(settings).encode(), digest_size=4).hexdigest()
         start = store.folder / "models" / f"start-{name}.pt"
         if not start.exists():
-            save_weights(_pretrained(model, shelve(store, "pool", wanted), len(store.classes())), start)
-        load_weights(model, start)
+            pretrained = _pretrained(model, shelve(store, "pool", wanted), len(store.classes()))
+            keep_weights(store, start.name, partial(save_weights, pretrained), replace=False)
+        _load_own(model, store, start.name)
     return model, wanted
 
 
@@ -58,7 +60,7 @@ def latest_model(store: Store) -> tuple[nn.Module, Input]:
     model, wanted = first_model(store)
     last = latest_training(store)
     if last:
-        load_weights(model, store.folder / "models" / last["weights"])
+        _load_own(model, store, last["weights"])
     return model, wanted
 
 
@@ -82,6 +84,13 @@ def describe_layers(address: str, weights: Path | None, num_classes: int, mode: 
 def save_weights(model: nn.Module, path: Path) -> None:
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     replace_whole(path, lambda file: torch.save(weights, file))
+
+
+def _load_own(model: nn.Module, store: Store, name: str) -> None:
+    damage = damage_of_weights(store, name)
+    if damage:
+        raise WorkspaceError(damage)
+    load_weights(model, store.folder / "models" / name)
 
 
 def _pretrained(model: nn.Module, pool: Shelf, num_classes: int) -> nn.Module:

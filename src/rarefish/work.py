@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from warnings import warn
@@ -26,6 +27,7 @@ from rarefish.workspace.recording import (
     Chosen,
     add_round,
     add_training,
+    keep_weights,
     labels_key,
     latest_training,
     model_key,
@@ -148,7 +150,7 @@ def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> d
         with store.reading() as connection:
             (number,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM training").fetchone()
         name = f"{number:04d}-{len(labels)}-labels.pt"
-        save_weights(model, store.folder / "models" / name)
+        keep_weights(store, name, partial(save_weights, model))
         recall = [None if value != value else float(value) for value in fitted.recall]
         add_training(
             store,

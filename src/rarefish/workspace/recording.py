@@ -1,14 +1,17 @@
 """Rounds and trainings written into a workspace, whole or not at all."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
+from pathlib import Path
 from typing import Any
 
 from rarefish.errors import WorkspaceError
 from rarefish.workspace.store import Store, now
 
+WEIGHTS = "weights of models/"
+"""What names of settings with a file's size and hash begin with."""
 MODEL_SETTINGS = ("model", "weights", "start", "size", "mode")
 
 
@@ -64,6 +67,41 @@ def add_training(
                 *(json.dumps(list(recall)), json.dumps(list(counts))),
             ),
         )
+
+
+def keep_weights(store: Store, name: str, write: Callable[[Path], object], *, replace: bool = True) -> None:
+    """Writes a file of the folder models, and records its size and hash; without `replace` an earlier one stays."""
+    path = store.folder / "models" / name
+    with store.writing() as connection:  # of two processes with the same file, one waits for the other
+        if replace or not path.exists():
+            write(path)
+            known = json.dumps({"bytes": path.stat().st_size, "hash": hash_file(path)})
+            connection.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (WEIGHTS + name, known))
+
+
+def damage_of_weights(store: Store, name: str) -> str | None:
+    """A sentence on a file of the folder models that is not what was written; files of older versions have no hash."""
+    path, known = store.folder / "models" / name, store.settings().get(WEIGHTS + name)
+    if known is None or not path.is_file():
+        return None
+    size = path.stat().st_size
+    if size != known["bytes"]:
+        why = f"has {size:,} of {known['bytes']:,} bytes"
+    elif hash_file(path) != known["hash"]:
+        why = "has another content than was written"
+    else:
+        return None
+    return f"The weights models/{name} are damaged: the file {why}. Restore it, or remove it and train again."
+
+
+def recorded_weights(store: Store) -> list[str]:
+    """Names of all files of the folder models whose size and hash are known."""
+    return [name.removeprefix(WEIGHTS) for name in store.settings() if name.startswith(WEIGHTS)]
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def latest_training(store: Store) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rarefish.workspace.answers import IS_OPEN
 from rarefish.workspace.indexing import fingerprint, show
+from rarefish.workspace.recording import damage_of_weights, recorded_weights
 from rarefish.workspace.store import Store
 
 FEW = 5
@@ -62,6 +63,7 @@ def _models(store: Store) -> Iterator[str]:
         for (name,) in connection.execute("SELECT weights FROM training").fetchall():
             if not (store.folder / "models" / name).is_file():
                 yield f"The weights models/{name} are gone; train again."
+    yield from filter(None, (damage_of_weights(store, name) for name in recorded_weights(store)))
 
 
 def _images(store: Store, deep: bool) -> Iterator[str]:
