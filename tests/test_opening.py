@@ -17,7 +17,7 @@ from PIL import Image
 
 from rarefish.datasets.files import decode
 from rarefish.errors import DataError
-from rarefish.opening import MAX_PIXELS, open_picture, printable, scale_grey
+from rarefish.opening import MAX_PIXELS, open_picture, printable, scale_grey, to_eight_bits
 
 KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
 COLOURS = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
@@ -137,6 +137,61 @@ def test_bombs_are_refused_by_their_header(pixels: int) -> None:
     with pytest.raises(DataError, match="it claims more than 150 megapixels. Mend or remove it"):
         seen(claim(10_000, pixels // 10_000))
     assert time.monotonic() - start < 0.5
+
+
+DEEP = np.full((4000, 4000), 300)
+SEVERAL_COPIES = {
+    "grey of 16 bits": lambda: content(Image.fromarray(DEEP.astype(np.uint16)), "PNG"),
+    "grey as floats": lambda: content(Image.fromarray(DEEP.astype(np.float32)), "TIFF", compression="tiff_deflate"),
+    "transparent": lambda: content(Image.new("RGBA", (4000, 4000), (255, 0, 0, 100)), "PNG"),
+    "transparent palette": lambda: content(Image.new("P", (4000, 4000)), "PNG", transparency=1),
+}
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from rarefish.opening import open_picture
+
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+most = used + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_AS, (most, most))
+print(open_picture(Path(sys.argv[1]), "it").size)
+"""
+
+
+@pytest.mark.parametrize("kind", SEVERAL_COPIES)
+def test_a_small_file_of_many_pixels_takes_bounded_memory(tmp_path: Path, kind: str) -> None:
+    """Not more than 8 bytes a pixel, as the plainest picture in colour does, and some that do not grow with it."""
+    (tmp_path / "image").write_bytes(SEVERAL_COPIES[kind]())
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
+    command = [sys.executable, "-c", LIMITED, tmp_path / "image", str(8 * DEEP.size + 64_000_000)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "(4000, 4000)\n", done.stderr
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B", "I", "F", "RGBA", "LA", "P", "La"])
+def test_large_images_are_converted_like_small_ones(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    random = np.random.default_rng(1)
+    if mode in ("I;16", "I;16B", "I", "F"):
+        kind = {"I;16": "<u2", "I;16B": ">u2", "I": np.int32, "F": np.float32}[mode]
+        image = Image.fromarray((random.random((37, 23)) * 60_000 - 3 * (mode == "I")).astype(kind))
+    elif mode == "P":
+        image = Image.fromarray(COLOURS).convert("P")
+        image.info["transparency"] = bytes(range(256))
+    else:
+        image = Image.fromarray(random.integers(0, 256, (37, 23, 4), dtype=np.uint8), "RGBA")
+        image = image if mode == "RGBA" else image.convert("LA").convert(mode)
+    assert image.mode == mode
+    whole = to_eight_bits(image)
+    monkeypatch.setattr("rarefish.opening.STRIP_PIXELS", 100)
+    strips = to_eight_bits(image)
+    assert strips.mode == whole.mode and strips.size == whole.size and strips.tobytes() == whole.tobytes()
+
+
+def test_formats_that_need_more_memory_may_have_fewer_pixels() -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (9_000, 9_000)).save(file, "WEBP", lossless=True, method=0)
+    with pytest.raises(DataError, match="decoding 9000 × 9000 pixels of WEBP takes 1.3 GB, more than 1.2 GB"):
+        seen(file.getvalue())
 
 
 def make_fifo(path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from io import BufferedReader, BytesIO
@@ -20,6 +20,12 @@ Source = Path | Opened
 """A file by its name, one that is open for reading bytes, or its bytes in memory."""
 MAX_PIXELS = 150_000_000
 """Larger images are refused by their header: half a gigabyte in colour, and below where Pillow itself gives up."""
+MAX_BYTES = 8 * MAX_PIXELS
+"""Memory that decoding may take: most images are held twice, at 4 bytes per pixel."""
+BYTES_PER_PIXEL = {"WEBP": 16, "JPEG2000": 20, "AVIF": 10}
+"""Memory that formats take whose decoders hold more copies, as measured with Pillow 13; others take at most 8."""
+STRIP_PIXELS = 1 << 20
+"""Images are converted in parts of about this size."""
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 """Of files that are taken for images."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -54,14 +60,12 @@ def open_picture(source: Source, name: str) -> Image.Image:
 def to_eight_bits(image: Image.Image) -> Image.Image:
     """The image in mode RGB or L; what is transparent becomes white."""
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        return Image.fromarray(scale_grey(np.asarray(image)))
+        low, high = grey_range(np.asarray(strip) for strip in _strips(image))
+        return _convert_strips(image, "L", lambda strip: Image.fromarray(_to_bytes(np.asarray(strip), low, high)))
     grey = "L" if image.mode in GREY else "RGB"
     if "transparency" not in image.info and not image.mode.upper().endswith("A"):
         return image if image.mode == grey else image.convert(grey)
-    if image.mode == "La":
-        image = image.convert("LA")
-    above = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", above.size, "white"), above).convert(grey)
+    return _convert_strips(image, grey, lambda strip: _on_white(strip).convert(grey))
 
 
 def scale_grey(values: np.ndarray) -> np.ndarray:
@@ -69,14 +73,43 @@ def scale_grey(values: np.ndarray) -> np.ndarray:
 
     Values outside of it have no known range; their own smallest becomes black and their largest white.
     """
-    known = values[np.isfinite(values)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-    ranges = (65535.0,) if np.issubdtype(values.dtype, np.integer) else (1.0, 255.0)
-    top = next((top for top in ranges if low >= 0 and high <= top), None)
-    if top is not None:
-        low, high = 0.0, top
+    return _to_bytes(values, *grey_range([values]))
+
+
+def grey_range(blocks: Iterable[np.ndarray]) -> tuple[float, float]:
+    """What becomes black and what white, of grey values in blocks of one kind."""
+    ends, is_whole = list[float](), False
+    for values in blocks:
+        known, is_whole = values[np.isfinite(values)], np.issubdtype(values.dtype, np.integer)
+        ends += [float(known.min()), float(known.max())] if known.size else []
+    low, high = min(ends, default=0.0), max(ends, default=0.0)
+    top = next((top for top in ((65535.0,) if is_whole else (1.0, 255.0)) if low >= 0 and high <= top), None)
+    return (low, high) if top is None else (0.0, top)
+
+
+def _to_bytes(values: np.ndarray, low: float, high: float) -> np.ndarray:
     finite = np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low)
     return np.rint((finite - low) * (255 / max(high - low, 1e-300))).astype(np.uint8)
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    above = (image.convert("LA") if image.mode == "La" else image).convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", above.size, "white"), above)
+
+
+def _strips(image: Image.Image) -> Iterator[Image.Image]:
+    """The image from top to bottom in parts of a bounded size, since conversions need several copies."""
+    rows = max(1, STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _convert_strips(image: Image.Image, mode: str, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    converted, top = Image.new(mode, image.size), 0
+    for strip in _strips(image):
+        converted.paste(convert(strip), (0, top))
+        top += strip.height
+    return converted
 
 
 def printable(text: str) -> str:
@@ -109,6 +142,10 @@ def _decoded(file: Opened) -> Image.Image:
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise Image.DecompressionBombError(f"{width} × {height}")
+    needed = width * height * BYTES_PER_PIXEL.get(image.format or "", 8)
+    if needed > MAX_BYTES:
+        size = f"{width} × {height} pixels of {image.format}"
+        raise ValueError(f"decoding {size} takes {needed / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB")
     image.load()
     return image
 
