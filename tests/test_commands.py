@@ -1,6 +1,7 @@
 """The commands of a workspace as a person types them: words, JSON, exit status, and a line for every mistake."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rarefish.cli import cli
+from rarefish.cli import cli, main
 from rarefish.commands.trade import FORMS
 from rarefish.errors import RarefishError
 from rarefish.workspace.answers import answer, take
 from rarefish.workspace.store import open_store
-from tests.workspaces import CLASSES, make_images
+from tests.workspaces import CLASSES, add_round, make_images
 
 QUICK = ("--workers", "0", "--device", "cpu")
 
@@ -175,3 +176,49 @@ def test_layers() -> None:
 def test_every_command_has_help_with_an_example(name: str) -> None:
     text = run(name, "--help").output
     assert "Example:" in text and f"rarefish {name}" in text
+
+
+ESCAPE = "\x1b[31m\x9b2J"
+"""Colours and clears a terminal that takes it for more than text."""
+
+
+def test_names_from_files_cannot_reach_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_images(tmp_path, pool=4, trusted=2)
+    (tmp_path / "pool" / f"bad{ESCAPE}.png").write_bytes(b"no image")
+    work, parts = tmp_path / f"work{ESCAPE}", ("--pool", tmp_path / "pool", "--validation", tmp_path / "validation")
+    (tmp_path / f"odd{ESCAPE}.csv").write_text(f"pa{ESCAPE}th\nx\n", encoding="utf-8")
+    (tmp_path / "labels.csv").write_text(
+        f"path,label,who\nimage 00000.png,ca{ESCAPE}t,ann\nno{ESCAPE}.png,cat,ann\nimage 00000.png,cat,an{ESCAPE}n\n",
+        encoding="utf-8",
+    )
+
+    def printed(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["rarefish", *map(str, arguments)])
+        with pytest.raises(SystemExit):
+            main()
+        said = "".join(capfd.readouterr())
+        bare = said.replace("\n", "")
+        assert bare and bare.isprintable(), bare
+        return said
+
+    assert "bad\\x1b[31m\\x9b2J.png" in printed("init", work, *parts)
+    told = json.loads(printed("init", work, *parts, "--json"))
+    assert f"bad{ESCAPE}.png" not in str(told) and told["workspace"].endswith(f"work{ESCAPE}")
+    printed("status", work)
+    add_round(open_store(work), 2)
+    (tmp_path / "pool" / "image 00000.png").rename(tmp_path / "pool" / f"moved{ESCAPE}.png")
+    assert "moved" not in printed("check", work)
+    printed("init", work, *parts)
+    (tmp_path / "pool" / f"moved{ESCAPE}.png").unlink()
+    assert "moved\\x1b" in printed("check", work)
+    printed("import", work, tmp_path / "labels.csv")
+    printed("import", work, tmp_path / "labels.csv", "--json")
+    printed("export", work, "--what", "picks", "--format", "imagefolder", "--output", tmp_path / f"out{ESCAPE}")
+    (tmp_path / "validation" / f"new{ESCAPE}").mkdir()
+    shutil.copy(tmp_path / "pool" / "image 00001.png", tmp_path / "validation" / f"new{ESCAPE}" / "a.png")
+    assert "classes that were not named: new\\x1b" in printed("init", work, *parts)
+    printed("init", tmp_path / "other", *parts)
+    printed("init", work, "--pool", tmp_path / f"odd{ESCAPE}.csv", "--validation", tmp_path / "validation")
+    printed("status", tmp_path / f"no{ESCAPE}where")

@@ -13,7 +13,7 @@ from rarefish.commands.options import json_option, parse_size, tell
 from rarefish.commands.setup import check, init, is_workspace, report_work, status
 from rarefish.commands.trade import export_, import_, studio
 from rarefish.commands.turns import evaluate, label, next_, select_round, train
-from rarefish.errors import ArgumentError, RarefishError
+from rarefish.errors import ArgumentError, RarefishError, printable_lines
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -81,8 +81,7 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
             progress.update(task, description=what, advance=steps)
 
         outcome = run_demo(output, seeds, rounds, tell)
-    click.echo(outcome.sentence)
-    click.echo(f"The report: {outcome.page.resolve()}")
+    click.echo(printable_lines(f"{outcome.sentence}\nThe report: {outcome.page.resolve()}"))
     if open_page:
         click.launch(outcome.page.resolve().as_uri())
 
@@ -187,7 +186,7 @@ def experiment(
     finally:
         distributed.leave()
     if is_first:
-        click.echo(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}")
+        click.echo(printable_lines(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}"))
 
 
 @cli.command()
@@ -235,10 +234,11 @@ def main() -> None:
     try:
         cli()
     except RarefishError as error:
-        click.echo(f"rarefish: {error}", err=True)
+        click.echo(printable_lines(f"rarefish: {error}"), err=True)
         sys.exit(1)
     except OSError as error:
-        click.echo(f"rarefish: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""), err=True)
+        where = f": {error.filename}" if error.filename else ""
+        click.echo(printable_lines(f"rarefish: {error.strerror or error}{where}"), err=True)
         sys.exit(1)
 
 

@@ -73,3 +73,13 @@ def list_some(values: Iterable[object], limit: int = 8) -> str:
     values = list(values)
     more = f" and {len(values) - limit} more" if len(values) > limit else ""
     return ", ".join(str(value) for value in values[:limit]) + more
+
+
+def printable(text: str) -> str:
+    """The text with everything a terminal could trip over spelt out: bytes that are no UTF-8, line breaks, escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same of a text whose line breaks are our own."""
+    return "\n".join(printable(line) for line in text.split("\n"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from rarefish.errors import DataError
+from rarefish.errors import DataError, printable
 
 Opened = BytesIO | BufferedReader
 Source = Path | Opened
@@ -110,11 +110,6 @@ def _convert_strips(image: Image.Image, mode: str, convert: Callable[[Image.Imag
         converted.paste(convert(strip), (0, top))
         top += strip.height
     return converted
-
-
-def printable(text: str) -> str:
-    """The text with everything a terminal could trip over spelt out: bytes that are no UTF-8, line breaks, escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @contextmanager

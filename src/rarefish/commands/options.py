@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rarefish.errors import ArgumentError
+from rarefish.errors import ArgumentError, printable_lines
 from rarefish.workspace.store import Store, open_store
 
 Command = Callable[..., Any]
@@ -43,7 +43,13 @@ def machine_options(command: Command) -> Command:
 
 def tell(as_json: bool, found: dict[str, Any], words: str) -> None:
     """The outcome on standard output, for a program or for a person."""
-    click.echo(json.dumps(found, ensure_ascii=False) if as_json else words)
+    click.echo(to_json(found) if as_json else printable_lines(words))
+
+
+def to_json(found: dict[str, Any]) -> str:
+    """One line of JSON; in its strings everything a terminal could trip over is escaped, as JSON does it."""
+    text = json.dumps(found, ensure_ascii=False)
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def is_watched() -> bool:
