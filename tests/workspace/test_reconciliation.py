@@ -242,6 +242,27 @@ def test_files_that_stayed_are_not_read_again(tmp_path: Path, monkeypatch: pytes
     assert len(seen) == 1
 
 
+def steps_of_indexing(folder: Path, count: int) -> int:
+    """Of SQLite's machine, in hundreds: unlike seconds they do not depend on what else the computer does."""
+    (folder / "pool").mkdir(parents=True)
+    for number in range(count):
+        (folder / "pool" / f"{number}.pgm").write_bytes(b"P5 2 1 255\n" + number.to_bytes(2))
+    store, steps = create_store(folder / "work", CLASSES), 0
+
+    def counted() -> None:
+        nonlocal steps
+        steps += 1
+
+    store._connection().set_progress_handler(counted, 100)
+    assert index(store, "pool", *list_pool(folder / "pool"), jobs=1, shown=False).taken == count
+    return steps
+
+
+def test_the_work_grows_with_the_number_of_images_and_not_with_its_square(tmp_path: Path) -> None:
+    few, many = (steps_of_indexing(tmp_path / str(count), count) for count in (300, 1_200))
+    assert 0 < many < 6 * few
+
+
 KILL = """
 import os, signal, sys
 from pathlib import Path

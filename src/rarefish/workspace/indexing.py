@@ -54,7 +54,7 @@ def index(
         start = os.fsencode(root)
         with store.reading() as connection:
             query = "SELECT path, bytes, modified FROM image WHERE part = ?"
-            known = {bytes(path): tuple(stamp) for path, *stamp in connection.execute(query, (part,))}
+            known = {bytes(path): (size, modified) for path, size, modified in connection.execute(query, (part,))}
         fresh = [f for f in files if _stamp(os.path.join(start, f.path)) != known.get(f.path, ())]
         looked = _look_all([os.path.join(start, f.path) for f in fresh], jobs)
         looked = track(looked, total=len(fresh), title=f"looking at the {part} images", shown=shown)
@@ -64,6 +64,7 @@ def index(
                 for file, content in some:
                     if file.path not in known and _add_new(connection, part, file, content, numbers):
                         num_new += 1
+                        known[file.path] = (content.bytes, content.modified)
                     else:
                         found[file.path] = content
         with store.writing() as connection:
@@ -167,8 +168,8 @@ def _add_new(
     connection: sqlite3.Connection, part: str, file: Listed, content: Content, numbers: dict[str, int]
 ) -> bool:
     """Whether the image was added at once, as one that no row has at any path: it cannot be a moved one or a copy."""
-    query = "SELECT 1 FROM image WHERE part = ? AND (path = ? OR (hash = ? AND hash <> ''))"
-    if connection.execute(query, (part, file.path, content.hash)).fetchone():
+    query = "SELECT 1 FROM image WHERE part = ? AND hash = ?"
+    if content.hash and connection.execute(query, (part, content.hash)).fetchone():
         return False
     seen = Seen(file.path, _number(file, numbers), content)
     is_trusted = part == "pool" and connection.execute(f"{TRUSTED} AND hash = ?", (content.hash,)).fetchone()
