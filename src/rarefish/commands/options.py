@@ -20,7 +20,13 @@ def workspace_argument(command: Command) -> Command:
 
 
 def _open(_: click.Context, __: click.Parameter, folder: Path) -> Store:
-    return open_store(folder)
+    return closed_at_end(open_store(folder))
+
+
+def closed_at_end(store: Store) -> Store:
+    """The same store, closed when the command ends: all labels are in rarefish.db then."""
+    click.get_current_context().call_on_close(store.close)
+    return store
 
 
 def json_option(command: Command) -> Command:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rarefish.commands.options import json_option, machine_options, tell, workspace_argument
+from rarefish.commands.options import closed_at_end, json_option, machine_options, tell, workspace_argument
 from rarefish.commands.setup import next_step
 from rarefish.errors import ArgumentError
 from rarefish.workspace.store import Store, open_store
@@ -177,7 +177,7 @@ def select_round(workspace: Path, own: dict[str, Any], options: dict[str, Any]) 
     twice += [f"--{name}" for name in ("weights", "strict", "compile") if options[name]]
     if twice:
         raise ArgumentError(f"A workspace has its own; leave out {', '.join(twice)}, or the workspace.")
-    store = open_store(workspace)
+    store = closed_at_end(open_store(workspace))
     layers = tuple(name.strip() for name in options["layers"].split(",")) if options["layers"] else None
     number = run_selection(store, options["budget"], {**options, "layers": layers})
     if number:

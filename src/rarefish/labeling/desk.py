@@ -1,6 +1,8 @@
 """The API: what the pages ask for, and what they get. Reading, writing and drawing each wait in a line of their own."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from hashlib import blake2b
@@ -24,6 +26,7 @@ KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg":
 IMAGE_LASTS_S = 600
 PROGRESS_LASTS_S = 1.0
 SUMMARY_LASTS_S = 5.0
+MERGE_EVERY_S = 5.0
 MOST_SPLIT = 200
 """Disagreements that one answer lists."""
 
@@ -41,6 +44,13 @@ class Desk:
         self.reading, self.writing, self.drawing = Line("reads", 2), Line("writes", 1), Line("draws", 2)
         self.progress = remembered(lambda: answers.progress(store), PROGRESS_LASTS_S)
         self.summary = remembered(lambda: summary(store), SUMMARY_LASTS_S)
+
+    async def keep_merging(self) -> None:
+        """Labels that were acknowledged stand in rarefish.db itself soon after, not in its -wal alone."""
+        while True:
+            await asyncio.sleep(MERGE_EVERY_S)
+            with suppress(WorkspaceError, HTTPException):  # what is not merged now is merged next time
+                await self.writing.run(self.store.checkpoint)
 
     def close(self) -> None:
         for line in (self.reading, self.writing, self.drawing):

@@ -1,5 +1,6 @@
 """The labeling server: pages and a small API over a workspace's store, for the few people who have its address."""
 
+import asyncio
 import ipaddress
 import json
 import secrets
@@ -30,8 +31,11 @@ def make_app(store: Store, token: str, hosts: Sequence[str], summary: Summary = 
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
+        merging = asyncio.create_task(desk.keep_merging())
         yield
+        merging.cancel()
         desk.close()
+        store.close()  # here and not after uvicorn's run(), which ends the process on SIGTERM
 
     known = frozenset(f"[{host}]" if ":" in host and host not in ANY_ADDRESS else host.lower() for host in hosts)
     return Starlette(

@@ -2,22 +2,19 @@
 
 import fcntl
 import json
-import os
 import sqlite3
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rarefish.errors import ArgumentError, WorkspaceError, list_some
+from rarefish.workspace.connections import Connection, Connections, connect
 
 FILE = "rarefish.db"
 VERSION = 1
-PATIENCE_S = 30
-"""How long a process waits for another to finish its transaction."""
 
 
 @dataclass(frozen=True)
@@ -25,44 +22,40 @@ class Store:
     """A workspace that is there; connections are made as threads need them."""
 
     folder: Path
-    _own: threading.local = field(default_factory=threading.local, repr=False, compare=False)
+    _connections: Connections = field(repr=False, compare=False)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """One consistent view of the store."""
-        with self._transaction("BEGIN") as connection:
+        with explained(self.folder), self._connections.lent() as connection, _transaction(connection, "BEGIN"):
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """All of what is written inside, or none; it is on disk when this ends."""
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
-
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
-        try:
-            connection = self._connection()
-            connection.execute(begin)
-            try:
+        """All of what is written inside, or none; it is on disk, at the workspace's path, when this ends."""
+        with explained(self.folder), self._connections.lent() as connection:
+            with _transaction(connection, "BEGIN IMMEDIATE"):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except sqlite3.OperationalError as error:
-            raise WorkspaceError(f"The workspace {self.folder} cannot be used: {error}.{_way_out(error)}") from error
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.IntegrityError):
-                raise
-            raise WorkspaceError(f"{self.folder / FILE} is damaged: {error}. Take the last copy of it.") from error
+            self._connections.check(connection)
 
-    def _connection(self) -> sqlite3.Connection:
-        if getattr(self._own, "pid", None) != os.getpid():  # a connection must not cross a fork
-            self._own.connection = connect(self.folder / FILE)
-            self._own.pid = os.getpid()
-        return self._own.connection
+    def checkpoint(self) -> int:
+        """Merges what was committed into rarefish.db; returns how many pages are left because others still read."""
+        with explained(self.folder), self._connections.lent() as connection:
+            if connection.is_read_only:
+                return 0
+            _, pages, merged = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return max(0, pages - merged)
+
+    def close(self) -> None:
+        """Merges what was committed into rarefish.db and closes it; a store that is used again opens it again."""
+        self._connections.close()
+
+    def has_wal(self) -> bool:
+        """Whether a process has the workspace open: then rarefish.db by itself may lack the last labels."""
+        return (self.folder / f"{FILE}-wal").exists()
+
+    def _connection(self) -> Connection:
+        return self._connections.own()
 
     def settings(self) -> dict[str, Any]:
         with self.reading() as connection:
@@ -96,20 +89,16 @@ def create_store(folder: Path, classes: Sequence[str]) -> Store:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("models", "exports"):
         (folder / name).mkdir(exist_ok=True)
-    try:
-        connection = connect(folder / FILE)
-    except sqlite3.Error as error:
-        raise WorkspaceError(f"No workspace can be made in {folder}: {error}.") from error
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        if not connection.execute("PRAGMA user_version").fetchone()[0]:
+    with (
+        explained(folder),
+        closing(connect(folder / FILE, "rwc")) as connection,
+        _transaction(connection, "BEGIN IMMEDIATE"),
+    ):
+        if not _version(connection):
             for statement in _statements((Path(__file__).with_name("schema.sql")).read_text(encoding="utf-8")):
                 connection.execute(statement)
             connection.executemany("INSERT INTO class VALUES (?, ?)", list(enumerate(classes)))
             connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
     store = open_store(folder)
     if store.classes() != list(classes):
         raise WorkspaceError(
@@ -122,21 +111,54 @@ def open_store(folder: Path) -> Store:
     """The workspace in that folder."""
     if not (folder / FILE).exists():
         raise WorkspaceError(f"{folder} is no workspace. Make one: rarefish init {folder} --pool … --validation …")
-    store = Store(folder)
-    with store.reading() as connection:
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
+    version = _schema_version(folder)
+    if version == 0:
+        raise WorkspaceError(
+            f"{folder} is no workspace yet: making it was interrupted. Do it again: rarefish init {folder} …"
+        )
     if version != VERSION:
         raise WorkspaceError(f"{folder} was made by another version of rarefish ({version}, this one is {VERSION}).")
-    return store
+    return Store(folder, Connections(folder / FILE))
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=PATIENCE_S, isolation_level=None, check_same_thread=False)
-    connection.row_factory = sqlite3.Row
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")  # a label that was answered for survives a power cut
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
+def is_workspace(folder: Path) -> bool:
+    """Whether that folder has a workspace; the empty file that an interrupted `init` leaves is none."""
+    return (folder / FILE).exists() and _schema_version(folder) != 0
+
+
+def _schema_version(folder: Path) -> int:
+    with explained(folder), closing(connect(folder / FILE)) as connection:
+        return _version(connection)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Errors of SQLite as errors of the workspace, with a way out."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise WorkspaceError(f"The workspace {folder} cannot be used: {error}.{_way_out(error)}") from error
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.IntegrityError):
+            raise
+        raise WorkspaceError(f"{folder / FILE} is damaged: {error}. Take the last copy of it.") from error
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    connection.execute(begin)
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """The version of the schema; 0 in a file without one."""
+    return connection.execute("PRAGMA user_version").fetchone()[0]
 
 
 def check_classes(classes: Sequence[str]) -> None:
@@ -173,4 +195,8 @@ def _way_out(error: sqlite3.OperationalError) -> str:
         return " The disk is full: nothing was changed; make room and do it again."
     if "locked" in text:
         return " Another process holds it: do it again."
+    if "readonly" in text:
+        return " It can only be read here: copy it to a folder you may write to (rarefish backup), and use that."
+    if "unable to open" in text:
+        return f" If it can only be read here, copy {FILE} and {FILE}-wal to a folder you may write to, and use that."
     return ""
