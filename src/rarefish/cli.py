@@ -10,10 +10,11 @@ import click
 from rarefish import __version__
 from rarefish.commands.models import layers
 from rarefish.commands.options import json_option, parse_size, tell
-from rarefish.commands.setup import check, init, is_workspace, report_work, status
+from rarefish.commands.setup import backup, check, init, report_work, status
 from rarefish.commands.trade import export_, import_, studio
 from rarefish.commands.turns import evaluate, label, next_, select_round, train
 from rarefish.errors import ArgumentError, RarefishError, printable_lines
+from rarefish.workspace.store import is_workspace
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (init, label, train, evaluate, status, next_, check, export_, import_, studio, layers):
+for command in (init, label, train, evaluate, status, next_, check, backup, export_, import_, studio, layers):
     cli.add_command(command)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rarefish.commands.options import json_option, parse_size, tell, workspace_argument
+from rarefish.commands.options import closed_at_end, json_option, parse_size, tell, workspace_argument
 from rarefish.errors import DataError
-from rarefish.workspace.store import FILE, Store, check_classes, create_store, open_store
+from rarefish.workspace.store import FILE, Store, check_classes, create_store, is_workspace, open_store
 
 if TYPE_CHECKING:
     from rarefish.workspace.indexing import Indexed
@@ -62,7 +62,7 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
     pool_root, files = list_pool(pool)
     if not files:
         raise DataError(f"{pool} has no images.")
-    before = open_store(workspace) if is_workspace(workspace) else None
+    before = closed_at_end(open_store(workspace)) if is_workspace(workspace) else None
     known = before.classes() if before else name_classes(validation, trusted)
     names = [name.strip() for name in classes.split(",")] if classes else known
     check_classes(names)
@@ -72,7 +72,7 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
         from rarefish.standing import build
 
         build(settings, len(names))
-    store = create_store(workspace, names)
+    store = closed_at_end(create_store(workspace, names))
     seen = index(store, "validation", root, trusted, jobs=how["jobs"] or 0)
     found = index(store, "pool", pool_root, files, jobs=how["jobs"] or 0)
     store.set(**settings)
@@ -162,6 +162,29 @@ def next_step(found: dict[str, Any]) -> str:
 
 @click.command()
 @workspace_argument
+@click.argument("target", type=click.Path(path_type=Path))
+@json_option
+def backup(store: Store, target: Path, as_json: bool) -> None:
+    """Copy a workspace to a new folder: all labels, rounds and trained models.
+
+    Works at any time, also while people are labeling, and has every label that was acknowledged before it started. The
+    copy is verified and is a workspace itself. Images are not copied: the workspace refers to them where they are.
+
+    \b
+    Example:
+      rarefish backup work backups/monday
+    """
+    from rarefish.workspace.backup import back_up
+
+    done = back_up(store, target)
+    told = {"path": str(done.folder), "labels": done.labels, "models": done.models, "missing": list(done.missing)}
+    words = [f"{done.labels:,} labels and {done.models} models: {done.folder}"]
+    words += [f"The weights models/{name} are gone and were left out; train again." for name in done.missing]
+    tell(as_json, told, "\n".join(words))
+
+
+@click.command()
+@workspace_argument
 @click.option("--deep", is_flag=True, help="Read every image again and compare its hash.")
 @json_option
 def check(store: Store, deep: bool, as_json: bool) -> None:
@@ -173,13 +196,15 @@ def check(store: Store, deep: bool, as_json: bool) -> None:
     """
     from rarefish.workspace.verifying import verify
 
-    wrong = verify(store, deep)
-    tell(as_json, {"wrong": wrong}, "\n".join(wrong) or "All is well.")
+    wrong, notes = verify(store, deep), list[str]()
+    store.close()
+    if store.has_wal():
+        notes.append(
+            f"Another process has the workspace open: {FILE}-wal may hold labels that {FILE} lacks. A copy by hand "
+            "must contain both files and the folder models; `rarefish backup` makes a whole one at any time."
+        )
+    tell(as_json, {"wrong": wrong, "notes": notes}, "\n".join([*(wrong or ["All is well."]), *notes]))
     sys.exit(1 if wrong else 0)
-
-
-def is_workspace(folder: Path) -> bool:
-    return (folder / FILE).exists()
 
 
 def report_work(folder: Path, output: Path | None, as_json: bool) -> None:
@@ -188,7 +213,7 @@ def report_work(folder: Path, output: Path | None, as_json: bool) -> None:
     from rarefish.report.work import headline, rare_of, write_work_report
     from rarefish.workspace.summary import summarize
 
-    store = open_store(folder)
+    store = closed_at_end(open_store(folder))
     path = write_work_report(store, output or folder / "report", f"rarefish report {printable(str(folder))}")
     found = summarize(store)
     sentence = headline(found, *rare_of(found))
