@@ -35,6 +35,18 @@ def test_a_lease_that_ran_out_is_someone_elses(tmp_path: Path, monkeypatch: pyte
     assert [task.rank for task in take(store, "bob", 2)] == [0, 1]
 
 
+def test_a_lease_made_by_a_clock_that_was_ahead_locks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_workspace(tmp_path, pool=2, picks=2)
+    moment = answers.time.time()
+    monkeypatch.setattr(answers.time, "time", lambda: moment + 86_400)
+    assert len(take(store, "ann", 2)) == 2
+    monkeypatch.setattr(answers.time, "time", lambda: moment)
+    assert [task.rank for task in take(store, "bob", 1)] == [0]
+    assert [task.rank for task in take(store, "cleo", 2)] == [1], "a lease made now holds as long as ever"
+    monkeypatch.setattr(answers.time, "time", lambda: moment + answers.LEASE_S - 1)
+    assert take(store, "dan", 2) == []
+
+
 def test_skipped_images_come_back_last_and_count_for_nothing(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=3, picks=3)
     first = take(store, "ann")[0]

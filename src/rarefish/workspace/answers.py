@@ -53,8 +53,8 @@ def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> 
     What she skipped comes back when nothing else is left.
     """
     check_name(who)
-    moment = time.time()
     with store.writing() as connection:
+        moment = time.time()
         _renew(connection, who, held, moment)
         given = {"who": who, "needed": _needed(connection)}
         found: list[sqlite3.Row] = []
@@ -200,8 +200,11 @@ def check_name(who: str) -> None:
 
 
 def _renew(connection: sqlite3.Connection, who: str, held: tuple[int, ...], moment: float) -> tuple[int, ...]:
-    """Only what she could be asked now: an answer that came in meanwhile has ended its lease for good."""
-    connection.execute("DELETE FROM lease WHERE until < ?", (moment,))
+    """Only what she could be asked now: an answer that came in meanwhile has ended its lease for good.
+
+    A lease that ends later than any lease can was made by a clock that was ahead; it ends now.
+    """
+    connection.execute("DELETE FROM lease WHERE until < ? OR until > ?", (moment, moment + LEASE_S))
     given = {"who": who, "needed": _needed(connection), "again": 1, "shut": "[]", "count": -1}
     query = OPEN.replace("WHERE is_open", "WHERE is_open AND pick.image IN (SELECT value FROM json_each(:held))")
     kept = [row["image"] for row in connection.execute(query, given | {"held": json.dumps(held)})]
