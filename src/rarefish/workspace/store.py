@@ -111,24 +111,24 @@ def open_store(folder: Path) -> Store:
     """The workspace in that folder."""
     if not (folder / FILE).exists():
         raise WorkspaceError(f"{folder} is no workspace. Make one: rarefish init {folder} --pool … --validation …")
-    version = _schema_version(folder)
+    store = Store(folder, Connections(folder / FILE))
+    with explained(folder):
+        version = _version(store._connections.own())
     if version == 0:
         raise WorkspaceError(
             f"{folder} is no workspace yet: making it was interrupted. Do it again: rarefish init {folder} …"
         )
     if version != VERSION:
         raise WorkspaceError(f"{folder} was made by another version of rarefish ({version}, this one is {VERSION}).")
-    return Store(folder, Connections(folder / FILE))
+    return store
 
 
 def is_workspace(folder: Path) -> bool:
     """Whether that folder has a workspace; the empty file that an interrupted `init` leaves is none."""
-    return (folder / FILE).exists() and _schema_version(folder) != 0
-
-
-def _schema_version(folder: Path) -> int:
+    if not (folder / FILE).exists():
+        return False
     with explained(folder), closing(connect(folder / FILE)) as connection:
-        return _version(connection)
+        return _version(connection) != 0
 
 
 @contextmanager
