@@ -1,5 +1,6 @@
 """A workspace made, looked at and checked."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rarefish.commands.options import closed_at_end, json_option, parse_size, tell, workspace_argument
-from rarefish.errors import DataError
+from rarefish.errors import ArgumentError, DataError
 from rarefish.workspace.store import FILE, Store, check_classes, create_store, is_workspace, open_store
 
 if TYPE_CHECKING:
@@ -213,6 +214,10 @@ def report_work(folder: Path, output: Path | None, as_json: bool) -> None:
     from rarefish.report.work import headline, rare_of, write_work_report
     from rarefish.workspace.summary import summarize
 
+    if output is None and not os.access(folder, os.W_OK):
+        raise ArgumentError(
+            f"{folder} can only be read, so the report cannot be put there. Name a folder: --output DIR"
+        )
     store = closed_at_end(open_store(folder))
     path = write_work_report(store, output or folder / "report", f"rarefish report {printable(str(folder))}")
     found = summarize(store)
