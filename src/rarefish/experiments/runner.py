@@ -1,8 +1,6 @@
 """Running an experiment: over processes on a CPU, packed on a GPU; what is finished stays finished."""
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -21,6 +19,7 @@ from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import check_experiment, keep_round, load_states, task_of
 from rarefish.jobs import fit_each
 from rarefish.lanes import fit_many
+from rarefish.parent_watch import end_with_parent
 from rarefish.reading import lies_in_memory
 from rarefish.rounds import advance, check_supply, run_rounds
 
@@ -142,9 +141,7 @@ def _run_in_processes(
 ) -> None:
     """Cells side by side, one thread each; the starts they share come first."""
     before = store.num_finished()
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(os.getpid(),)
-    ) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin_worker) as pool:
         starts = {
             key: pool.submit(prepare_starts, experiment, {key: cell}, store, "cpu")
             for key, cell in starts_of(cells).items()
@@ -170,16 +167,9 @@ def _run_in_processes(
             raise
 
 
-def _begin_worker(parent: int) -> None:
-    """One thread for the work, and one that ends the process with its parent, which may be killed without a word."""
+def _begin_worker() -> None:
     torch.set_num_threads(1)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent()
 
 
 def _run_cell(experiment: Experiment, cell: Cell, store: Store) -> None:

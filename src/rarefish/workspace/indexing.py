@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
 from rarefish.opening import open_picture
+from rarefish.parent_watch import end_with_parent
 from rarefish.progress import track
 from rarefish.workspace.listing import Listed, show
 from rarefish.workspace.reconciliation import IN_VALIDATION, Changes, Content, Row, Seen, reconcile
@@ -140,7 +141,7 @@ def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
         yield from map(look, paths)
         return
     try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver")) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver"), initializer=end_with_parent) as pool:
             yield from pool.map(look, paths, chunksize=AT_ONCE)
     except BrokenProcessPool as error:
         raise WorkspaceError(
