@@ -31,6 +31,7 @@ class Trial:
         self.folder, self.work, self.chance = folder, folder / "work", random.Random(seed)
         self.kept: dict[int, int] = {}
         self.lasts: dict[str, float] = {}
+        self.backups: dict[Path, dict[int, int]] = {}
         make_images(folder, pool=400, trusted=8)
 
     @property
@@ -49,6 +50,7 @@ class Trial:
             "status": [],
             "check": ["--deep"],
             "export": ["--format", "coco", "--output", str(self.folder / "out.json")],
+            "backup": [str(self.folder / f"backup-{len(self.backups) - 1}")],
             "label": ["--token", TOKEN],
         }[name]
         return [sys.executable, "-m", "rarefish", name, str(self.work), *arguments]
@@ -56,7 +58,7 @@ class Trial:
     def run(self, name: str) -> None:
         """To the end, as a person would after a crash."""
         began = time.monotonic()
-        done = subprocess.run(self.command(name), capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(self.command(name), capture_output=True, text=True, timeout=1800, check=False)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         self.lasts[name] = time.monotonic() - began
 
@@ -71,6 +73,10 @@ class Trial:
             process.kill()
             process.wait()
         return wait
+
+    def expect_backup(self) -> None:
+        """The next backup has all labels of now, or there is none."""
+        self.backups[self.folder / f"backup-{len(self.backups)}"] = dict(self.kept)
 
     def _kill_page(self, wait: float) -> None:
         """Answers as fast as the page takes them; only those it said yes to count."""
@@ -104,15 +110,19 @@ class Trial:
 
     def wrong(self) -> list[str]:
         """What was lost, doubled or damaged."""
-        said = votes(self.store)
-        found = [
-            f"the label of {image} is lost"
-            for image, number in self.kept.items()
-            if said.get(image, {}).get(number) != 1
-        ]
+        found = lost(self.store, self.kept)
+        for target, kept in self.backups.items():
+            if target.exists():
+                found += [f"{target.name}: {sentence}" for sentence in lost(open_store(target), kept)]
         with self.store.reading() as connection:
             rows = connection.execute("SELECT image, count(*) FROM label GROUP BY image HAVING count(*) > 1").fetchall()
         return found + [f"image {image} has {count} labels" for image, count in rows] + verify(self.store)
+
+
+def lost(store: Store, kept: dict[int, int]) -> list[str]:
+    """A sentence for each label that the store does not have, or not once."""
+    said = votes(store)
+    return [f"the label of {image} is lost" for image, number in kept.items() if said.get(image, {}).get(number) != 1]
 
 
 def take_left(store: Store) -> bool:
@@ -146,6 +156,7 @@ def crash(folder: Path, times: int, seed: int = 0, commands: Sequence[str] = ())
         "status",
         "check",
         "export",
+        "backup",
     ]
     for number in range(times):
         name = steps[number % len(steps)]
@@ -161,8 +172,10 @@ def crash(folder: Path, times: int, seed: int = 0, commands: Sequence[str] = ())
     for name in ("train", "select"):
         trial.run(name)
     trial.label_rest()
-    for name in ("train", "evaluate", "report", "export", "check"):
+    trial.expect_backup()
+    for name in ("train", "evaluate", "report", "export", "check", "backup"):
         trial.run(name)
+    assert list(trial.backups)[-1].exists()
     assert not trial.wrong(), trial.wrong()
     lines.append(
         f"{times} kills; {len(trial.kept)} labels, none lost, none double; the workspace is whole and work goes on"
@@ -173,6 +186,8 @@ def crash(folder: Path, times: int, seed: int = 0, commands: Sequence[str] = ())
 
 def prepare(trial: Trial, name: str) -> None:
     """What the command needs to have something to do."""
+    if name == "backup":
+        trial.expect_backup()
     if name in ("label", "train", "evaluate", "report", "export") and not take_left(trial.store):
         trial.run("select")
     if name in ("train", "evaluate", "report", "export"):
