@@ -133,7 +133,7 @@ def take_left(store: Store) -> bool:
 def post(address: str, what: str, body: dict[str, object]) -> dict[str, list[dict[str, int]]]:
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/api/{what}", json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=10) as reply:
+    with urllib.request.urlopen(request, timeout=600) as reply:
         return json.loads(reply.read())
 
 

@@ -48,7 +48,7 @@ def run(folder: Path, *more: str, ranks: int = 1) -> "subprocess.CompletedProces
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     command += ["--workers", "0", *more]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
 
 

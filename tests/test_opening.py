@@ -133,10 +133,10 @@ def claim(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("pixels", [MAX_PIXELS + 10_000, 190_000_000, 4_000_000_000])
 def test_bombs_are_refused_by_their_header(pixels: int) -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     with pytest.raises(DataError, match="it claims more than 150 megapixels. Mend or remove it"):
         seen(claim(10_000, pixels // 10_000))
-    assert time.monotonic() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 DEEP = np.full((4000, 4000), 300)
@@ -263,12 +263,12 @@ def test_damage_is_an_image_or_a_data_error(kind: str) -> None:
         whole += [content(small, kind, compression=name) for name in ("tiff_lzw", "jpeg", "tiff_deflate")]
     opened, slowest, said = 0, 0.0, ""
     for number in range(150):
-        start = time.monotonic()
+        start = time.thread_time()
         try:
             opened += seen(broken(whole[number % len(whole)], chance)).mode in ("RGB", "L")
         except DataError as error:
             said += str(error)
-        slowest = max(slowest, time.monotonic() - start)
+        slowest = max(slowest, time.thread_time() - start)
     assert 0 < opened < 150 and slowest < 3 and said.isprintable()
 
 

@@ -48,7 +48,7 @@ class Client:
     _own: threading.local = field(default_factory=threading.local, repr=False)
 
     def ask(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
-        connection = getattr(self._own, "connection", None) or HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = getattr(self._own, "connection", None) or HTTPConnection("127.0.0.1", self.port, timeout=600)
         self._own.connection = None
         given = {"Authorization": f"Bearer {self.token}"} | dict(headers or {})
         try:
@@ -104,7 +104,7 @@ def start(folder: Path, port: int = 0, token: str = TOKEN, told: Path | None = N
 
 def stop(server: Running, signal: int = SIGTERM) -> None:
     server.process.send_signal(signal)
-    server.process.wait(20)
+    server.process.wait(600)
     assert server.process.stdout is not None
     server.process.stdout.close()
     server.client.close()

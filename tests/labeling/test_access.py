@@ -26,7 +26,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("npm is not there to fetch axe-core with")
     done = subprocess.run(
         [npm, "install", "--no-audit", "--no-fund", "axe-core@4"],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=1800, check=False,
     )  # fmt: skip
     if done.returncode:
         pytest.skip(f"axe-core cannot be fetched: {done.stderr.strip()[-200:]}")

@@ -42,7 +42,7 @@ def test_four_annotators(tmp_path: Path, people_per_image: int) -> None:
         for person in people:
             person.start()
         for person in people:
-            person.join(120)
+            person.join(1800)
         found = votes(store)
         assert len(found) == 500 and {said.total() for said in found.values()} == {people_per_image}
         with store.reading() as connection:
@@ -65,7 +65,7 @@ def test_a_flood(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(120)
+            thread.join(1800)
         took = time.monotonic() - began
         assert sum(statuses.values()) >= 4000 and set(statuses) <= {200, 304, 401, 404, 413, 422, 503, "closed"}
         assert statuses["closed"] < 100

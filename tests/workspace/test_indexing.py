@@ -105,9 +105,9 @@ def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
 
 def test_a_huge_image_is_refused_by_its_header(tmp_path: Path) -> None:
     Image.new("1", (60_000, 60_000)).save(tmp_path / "bomb.png", optimize=True)
-    began = time.monotonic()
+    began = time.thread_time()
     found = look(os.fsencode(tmp_path / "bomb.png"))
-    assert found.problem and not found.width and time.monotonic() - began < 5
+    assert found.problem and not found.width and time.thread_time() - began < 5
 
 
 def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:

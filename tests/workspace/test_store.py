@@ -79,7 +79,7 @@ def test_only_one_process_does_a_thing_at_a_time_and_a_killed_one_lets_go(tmp_pa
     store = create_store(tmp_path / "work", CLASSES)
     script = (
         "import sys, time; from pathlib import Path; from rarefish.workspace.store import open_store\n"
-        "with open_store(Path(sys.argv[1])).alone('training'): print('in', flush=True); time.sleep(60)"
+        "with open_store(Path(sys.argv[1])).alone('training'): print('in', flush=True); time.sleep(10_000)"
     )
     other = subprocess.Popen([sys.executable, "-c", script, str(store.folder)], stdout=subprocess.PIPE, text=True)
     assert other.stdout is not None and other.stdout.readline() == "in\n"
