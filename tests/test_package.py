@@ -110,7 +110,7 @@ def test_tests_mirror_the_source() -> None:
         "cuts": "data",
         "starts": "runner",
     }
-    exchanged = ("exports", "coco", "cvat", "fiftyone", "folders", "huggingface", "label_studio", "tables")
+    exchanged = ("exports", "coco", "cvat", "fiftyone", "folders", "label_studio", "tables")
     elsewhere |= dict.fromkeys((*exchanged, "found", "items", "names", "places", "logging"), "forms")
     elsewhere |= {"lookup": "imports", "calls": "studio"}
     elsewhere |= {"guards": "access", "asks": "access", "desk": "server", "showing": "server", "workers": "load"}

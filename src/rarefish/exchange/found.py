@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,8 +35,11 @@ class Found:
 
 def read_bytes(source: Path) -> bytes:
     try:
-        if source.stat().st_size > LARGEST:
-            raise DataError(f"{source} has {source.stat().st_size:,} bytes: it cannot be a file of labels.")
+        found = source.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would keep us waiting
+            raise DataError(f"{source} is not a regular file. Nothing was imported.")
+        if found.st_size > LARGEST:
+            raise DataError(f"{source} has {found.st_size:,} bytes: it cannot be a file of labels.")
         return source.read_bytes()
     except OSError as error:
         raise DataError(f"{source} cannot be read: {error.strerror or error}.") from error
