@@ -1,8 +1,11 @@
 """Labels that cannot be taken in are told of; files that are broken change nothing."""
 
+import difflib
 import json
+import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +16,7 @@ from rarefish.exchange.exports import FORMS, export
 from rarefish.exchange.imports import Imported, import_labels
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.answers import answer, undo
-from rarefish.workspace.store import Store
+from rarefish.workspace.store import FILE, Store
 from tests.exchange.labeled import answers, asked, make_labeled, rows
 from tests.workspaces import make_workspace
 
@@ -337,3 +340,25 @@ def test_a_nameless_person_is_refused(store: Store, tmp_path: Path, form: str) -
     made = export(labeled, "labels", form, tmp_path / "made")
     with pytest.raises(ArgumentError, match="A name has"):
         import_labels(store, form, made, " ")
+
+
+def test_an_unknown_class_is_compared_once_and_while_others_can_write(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[str] = []
+
+    def compare(name: str, *rest: Any, **named: Any) -> list[str]:
+        compared.append(name)
+        other = sqlite3.connect(store.folder / FILE, timeout=0, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")  # raises at once if the import holds the store
+        other.execute("ROLLBACK")
+        other.close()
+        return close(name, *rest, **named)
+
+    close = difflib.get_close_matches
+    monkeypatch.setattr(difflib, "get_close_matches", compare)
+    image = asked(store)[0]
+    names = [("owll", "wolf", "catt")[row % 3] for row in range(4_000)]
+    done = take_csv(store, "image,class\n" + "".join(f"{image},{name}\n" for name in names))
+    assert sorted(compared) == ["catt", "owll", "wolf"]
+    assert len(done.unknown) == 4_000 and "'owll'. Did you mean owl?" in done.unknown[0]

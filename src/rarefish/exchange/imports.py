@@ -81,7 +81,8 @@ def take_in(store: Store, form: str, found: Iterable[Found], who: str | None = N
     """The same of labels from anywhere; they are all read before the store is touched."""
     name = NAMELESS if who is None else who
     check_name(name)
-    found, settings, classes = list(found), store.settings(), store.classes()
+    found, settings = list(found), store.settings()
+    numbers = _find_classes(found, store.classes())
     known = settled(store) if who is None else {}
     already = 0
     labels: list[Label] = []
@@ -91,7 +92,9 @@ def take_in(store: Store, form: str, found: Iterable[Found], who: str | None = N
         for one in found:
             try:
                 image = find_image(connection, one, settings.get("pool_root", ""), odd)
-                number = find_class(one, classes)
+                number = numbers[one.answer, one.name]
+                if isinstance(number, str):
+                    raise Unknown(number)
                 if number is not None and known.get(image) == number and _is_echo(one, form):
                     already += 1
                 else:
@@ -102,6 +105,21 @@ def take_in(store: Store, form: str, found: Iterable[Found], who: str | None = N
         outcomes = [_take(connection, label) for label in labels]
     told = [outcome for outcome in outcomes if isinstance(outcome, str)]
     return Imported(outcomes.count(True), already + outcomes.count(False), tuple(unknown), (*conflicts, *told))
+
+
+def _find_classes(found: list[Found], classes: list[str]) -> dict[tuple[str, str], int | str | None]:
+    """The number of the class of every (answer, name) in a file, or a sentence on why there is none.
+
+    Each is looked up once, before the store is held: to find the nearest name takes long where there are many classes.
+    """
+    numbers: dict[tuple[str, str], int | str | None] = {}
+    for one in found:
+        if (one.answer, one.name) not in numbers:
+            try:
+                numbers[one.answer, one.name] = find_class(one, classes)
+            except Unknown as reason:
+                numbers[one.answer, one.name] = str(reason)
+    return numbers
 
 
 def _is_echo(one: Found, form: str) -> bool:
