@@ -1,8 +1,10 @@
 """Tests are tiny: one thread is faster than two that wait for each other. Triton interprets where there is no GPU."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import torch
 from jaxtyping import install_import_hook
 
@@ -18,3 +20,11 @@ install_import_hook(
     [name for name in MODULES if name.rpartition(".")[2] not in ("__init__", "__main__", "fused_kernels")],
     "beartype.beartype",
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests trust is not remembered for the user who runs them; commands that they start inherit this."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
+        yield

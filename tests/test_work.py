@@ -14,6 +14,7 @@ from rarefish.errors import ArgumentError, DataError, ModelError, WorkspaceError
 from rarefish.inputs import Input
 from rarefish.shelves import hold, shelve
 from rarefish.standing import describe_layers, first_model, latest_model, save_weights
+from rarefish.trust import trust_model
 from rarefish.work import Running, choose_round, course_for, judge, learn
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.answers import answer, take
@@ -207,6 +208,7 @@ def test_a_function_of_ones_own_gives_the_same_weights_each_time(tmp_path: Path)
     )
     store = make_workspace(tmp_path, pool=3, trusted=1)
     store.set(model=f"{tmp_path / 'own.py'}:make", size=[24, 24])
+    trust_model(store, f"{tmp_path / 'own.py'}:make")
     one, other = (first_model(store)[0].state_dict() for _ in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
 

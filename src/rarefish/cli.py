@@ -9,7 +9,7 @@ import click
 
 from rarefish import __version__
 from rarefish.commands.models import layers
-from rarefish.commands.options import json_option, parse_size, tell
+from rarefish.commands.options import json_option, parse_size, tell, trust_option
 from rarefish.commands.setup import backup, check, init, report_work, status
 from rarefish.commands.trade import export_, import_, studio
 from rarefish.commands.turns import evaluate, label, next_, select_round, train
@@ -107,6 +107,7 @@ def demo(output: Path, seeds: int, rounds: int, open_page: bool) -> None:
 @click.option("--compile/--no-compile", default=None, help="torch.compile. [default: on a GPU, where it pays]")
 @click.option("--shard", type=click.IntRange(min=1), default=20_000, show_default=True, help="Images kept at a time.")
 @click.option("--device", default="auto", show_default=True, help="In a workspace: cpu, cuda, or auto.")
+@trust_option
 @json_option
 @click.option("--strict", is_flag=True, help="Stop at an image that cannot be read, instead of leaving it out.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=Path("picks"), show_default=True)
@@ -137,7 +138,7 @@ def select(
         raise ArgumentError("Name a workspace, or give --model, --pool and --validation.")
     from rarefish.choosing import choose
 
-    del options["as_json"], options["device"]
+    del options["as_json"], options["device"], options["trust"]
     choose(address, pool, validation, parse_size(size), output, **options)
 
 

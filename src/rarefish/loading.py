@@ -48,7 +48,7 @@ def load_model(
         torch.manual_seed(0)
         if family in FAMILIES:
             model = FAMILIES[family](name, num_classes, channels, new_classifier)
-        elif ":" in address:
+        elif is_own_code(address):
             model = call_function(find_function(address, WAYS), address, num_classes)
         else:
             model = build_model(address, num_classes, channels, torch.Generator().manual_seed(0))
@@ -57,6 +57,12 @@ def load_model(
     if weights is not None:
         load_weights(model.model if isinstance(model, LogitsAlone) else model, weights, new_classifier=new_classifier)
     return model
+
+
+def is_own_code(address: str) -> bool:
+    """Whether the address names a Python function of the user's, FILE.py:FUNCTION or module:function."""
+    family, colon, _ = address.partition(":")
+    return bool(colon) and family not in FAMILIES
 
 
 def build_timm(name: str, num_classes: int, channels: int, _: bool) -> nn.Module:

@@ -18,6 +18,7 @@ from rarefish.pretraining import ROTATION, Wish, pretrain_rotation
 from rarefish.reading import Reader
 from rarefish.records import replace_whole
 from rarefish.shelves import Shelf, shelve
+from rarefish.trust import check_trust
 from rarefish.workspace.recording import damage_of_weights, keep_weights, latest_training, model_key
 from rarefish.workspace.store import FILE, Store, open_store
 
@@ -31,6 +32,7 @@ def first_model(store: Store) -> tuple[nn.Module, Input]:
     settings = store.settings()
     if not settings.get("model"):
         raise WorkspaceError(f"{store.folder} has no model yet. Name one: rarefish init … --model resnet18")
+    check_trust(store)
     model, wanted = build(settings, len(store.classes()))
     if settings.get("start") == "rotation" and not settings.get("weights"):
         name = blake2b(model_key(settings).encode(), digest_size=4).hexdigest()

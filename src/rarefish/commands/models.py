@@ -5,7 +5,9 @@ from typing import Any
 
 import click
 
-from rarefish.commands.options import json_option, tell
+from rarefish.commands.options import allow_model, json_option, tell, trust_option
+from rarefish.commands.setup import is_workspace
+from rarefish.workspace.store import open_store
 
 
 @click.command()
@@ -13,8 +15,9 @@ from rarefish.commands.options import json_option, tell
 @click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
 @click.option("--classes", "num_classes", type=click.IntRange(min=2), default=10, show_default=True)
 @click.option("--mode", type=click.Choice(["RGB", "L"]), help="[default: the model's]")
+@trust_option
 @json_option
-def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, as_json: bool) -> None:
+def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, trust: bool, as_json: bool) -> None:
     """List the layers images can be described at; those chosen by default have a star.
 
     MODEL is a name (lenet, resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:…, torchvision:… or a
@@ -26,6 +29,8 @@ def layers(model: str, weights: Path | None, num_classes: int, mode: str | None,
     """
     from rarefish.standing import describe_layers
 
+    if is_workspace(Path(model)):
+        allow_model(open_store(Path(model)), trust)
     found: list[dict[str, Any]] = describe_layers(model, weights, num_classes, mode)
     width = max(len(row["name"]) for row in found)
     lines = [

@@ -47,6 +47,21 @@ def machine_options(command: Command) -> Command:
     return command
 
 
+def trust_option(command: Command) -> Command:
+    return click.option(
+        "--trust", is_flag=True, help="Allow the Python file or module that the workspace names as its model."
+    )(command)
+
+
+def allow_model(store: Store, trust: bool) -> None:
+    """With --trust, remembers that the workspace may run the model it names now."""
+    address = store.settings().get("model")
+    if trust and address:
+        from rarefish.trust import trust_model
+
+        trust_model(store, address)
+
+
 def tell(as_json: bool, found: dict[str, Any], words: str) -> None:
     """The outcome on standard output, for a program or for a person."""
     click.echo(to_json(found) if as_json else printable_lines(words))

@@ -71,9 +71,16 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
     settings = new_settings(before.settings() if before else {}, how)
     if settings.get("model"):
         from rarefish.standing import build
+        from rarefish.trust import check_trust
 
+        if before and not how["model"]:
+            check_trust(before)
         build(settings, len(names))
     store = closed_at_end(create_store(workspace, names))
+    if how["model"]:
+        from rarefish.trust import trust_model
+
+        trust_model(store, settings["model"], changes=True)
     seen = index(store, "validation", root, trusted, jobs=how["jobs"] or 0)
     found = index(store, "pool", pool_root, files, jobs=how["jobs"] or 0)
     store.set(**settings)

@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from rarefish.commands.options import closed_at_end, json_option, machine_options, tell, workspace_argument
+from rarefish.commands.options import (
+    allow_model,
+    closed_at_end,
+    json_option,
+    machine_options,
+    tell,
+    trust_option,
+    workspace_argument,
+)
 from rarefish.commands.setup import next_step
 from rarefish.errors import ArgumentError
 from rarefish.workspace.store import Store, open_store
@@ -32,6 +40,7 @@ def course_options(command: Any) -> Any:
 @workspace_argument
 @course_options
 @machine_options
+@trust_option
 @json_option
 def train(store: Store, as_json: bool, **how: Any) -> None:
     """Train the workspace's model on all labels so far.
@@ -51,6 +60,7 @@ def train(store: Store, as_json: bool, **how: Any) -> None:
 def run_training(store: Store, how: dict[str, Any]) -> dict[str, Any]:
     from rarefish.work import course_for, learn
 
+    allow_model(store, how["trust"])
     names = {"flips": "flip"}
     keys = ("epochs", "lr", "optimizer", "patience", "flips", "balanced", "batch_size")
     given = {names.get(key, key): how[key] for key in keys if how.get(key) is not None}
@@ -79,6 +89,7 @@ def make_running(how: dict[str, Any]) -> Any:
 @workspace_argument
 @click.option("--data", type=click.Path(exists=True, path_type=Path), help="Another labeled folder or CSV.")
 @machine_options
+@trust_option
 @json_option
 def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None:
     """Show how well the latest model does, on the validation set or on a test set of your own.
@@ -89,6 +100,7 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
     """
     from rarefish.work import judge
 
+    allow_model(store, how["trust"])
     score = judge(store, data, make_running(how))
     recall = [None if value != value else round(value, 4) for value in score.recall.tolist()]
     lines = [f"accuracy {score.accuracy:.1%}"]
@@ -144,6 +156,7 @@ def run_page(store: Store, *, open_page: bool, as_json: bool = False, **how: Any
 @click.option("--budget", type=click.IntRange(min=1), default=100, show_default=True, help="Images of a new round.")
 @click.option("--open", "open_page", is_flag=True, help="Where labeling is next: open the page in the browser.")
 @machine_options
+@trust_option
 @json_option
 def next_(store: Store, budget: int, open_page: bool, as_json: bool, **how: Any) -> None:
     """Do the obvious next step: select a round, label it, or train on it.
@@ -187,6 +200,7 @@ def select_round(workspace: Path, own: dict[str, Any], options: dict[str, Any]) 
 def run_selection(store: Store, budget: int, how: dict[str, Any]) -> int:
     from rarefish.work import choose_round
 
+    allow_model(store, how["trust"])
     kept = {key: how[key] for key in ("labels", "layers") if how.get(key)}
     return choose_round(store, budget, running=make_running(how), **kept)
 
