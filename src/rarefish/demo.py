@@ -19,7 +19,7 @@ from rarefish.oracles import known_labels
 from rarefish.pictures import to_picture
 from rarefish.pretraining import Wish, pretrain_rotation
 from rarefish.records import Record, write_records, write_whole
-from rarefish.report.charts import draw_curves
+from rarefish.report.charts import draw_curves, save_figure
 from rarefish.report.pages import Thumbnail, demo_page, gain
 from rarefish.rounds import Round, Task, run_rounds
 from rarefish.training import Training
@@ -62,7 +62,7 @@ def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda 
                     thumbnails.append(to_thumbnails(each, splits))
                 tell(f"seed {seed}: {method}", 1)
     write_records(records, output / "records.jsonl")
-    draw_curves(records).savefig(output / "curves.png", dpi=160)
+    save_figure(draw_curves(records), output / "curves.png")
     page = demo_page(
         records,
         thumbnails,

@@ -1,10 +1,26 @@
 """Charts: every method is there, in its own colour, as text that can be read and searched."""
 
+import html
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from rarefish.report.charts import MOST_BANDS, PALETTE, color_of, draw_curves, draw_lines, draw_recall, to_svg
+from rarefish.report.charts import (
+    MOST_BANDS,
+    PALETTE,
+    color_of,
+    draw_curves,
+    draw_heatmaps,
+    draw_lines,
+    draw_recall,
+    draw_tsne,
+    save_figure,
+    to_svg,
+)
 from rarefish.report.curves import Curve
+from rarefish.report.work import draw_change, draw_mix, draw_progress
 from tests.report.test_pages import RECORDS, VALUES
 
 
@@ -36,3 +52,30 @@ def test_of_many_curves_only_ours_has_its_spread(count: int, bands: int) -> None
     assert len(axes.collections) == bands and len(axes.lines) == count
     widths = {line.get_label(): line.get_linewidth() for line in axes.lines}
     assert all(widths["m3"] > width for name, width in widths.items() if name != "m3")
+
+
+@pytest.mark.parametrize("name", ["US$", "$^$", r"$\frac$", "a_$b$"])
+def test_dollar_signs_in_names_are_drawn_as_they_are(name: str, tmp_path: Path) -> None:
+    """matplotlib takes text between two of them for a formula, and a broken formula for an error."""
+    records = [replace(record, method=name) for record in RECORDS if record.method == RECORDS[0].method]
+    drawn = Curve(name, np.array([1, 2]), np.array([[0.1, 0.2], [0.2, 0.3]]), (0, 1))
+    places = {name: (np.zeros((4, 2)), np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))}
+    found = {
+        "classes": [name, "b"],
+        "trainings": [{"labels_spent": n, "accuracy": 0.5, "balanced": 0.5, "recall": [0.1 * n, 0.5]} for n in (1, 2)],
+        "mix": {"validation": [0.5, 0.5], "pool": [0.2, 0.8]},
+    }
+    figures = [
+        draw_curves(records),
+        draw_recall(records, (1,), [name, "b"]),
+        draw_lines([drawn], name, [name]),
+        draw_heatmaps({name: np.eye(2)}, [name, "b"], ["a", name], names=(name, name), top=1.0, shown_from=0.5),
+        draw_tsne(places),
+        draw_progress(found, name, [0]),
+        draw_change(found),
+        draw_mix(found),
+    ]
+    for number, figure in enumerate(figures):
+        assert name in html.unescape(to_svg(figure)), number
+        save_figure(figure, tmp_path / f"{number}.png")
+        save_figure(figure, tmp_path / f"{number}.pdf")

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -31,6 +32,7 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "rarefish",
+    "text.parse_math": False,  # names are text, also with dollar signs
 }
 
 
@@ -176,6 +178,12 @@ def to_svg(figure: Figure) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
     return text[text.index("<svg") :]
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """The chart as an image or PDF."""
+    with mpl.rc_context(STYLE):
+        figure.savefig(path, dpi=160)
 
 
 def _draw_curve(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from rarefish.errors import ArgumentError, nearest
 from rarefish.records import COLUMNS, Record, replace_whole, to_csv, write_whole
-from rarefish.report.charts import draw_heatmaps, draw_lines, draw_tsne, to_svg
+from rarefish.report.charts import draw_heatmaps, draw_lines, draw_tsne, save_figure, to_svg
 from rarefish.report.contents import Contents
 from rarefish.report.curves import Curve, curve, methods_of
 from rarefish.report.outlook import Forecast, forecast
@@ -107,7 +107,7 @@ def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> li
     for kind in set(formats) & {"png", "pdf"}:
         for name, figure in drawn.items():
             written.append(output / f"{name}.{kind}")
-            figure.savefig(written[-1], dpi=160)
+            save_figure(figure, written[-1])
     if "csv" in formats:
         written.append(output / "records.csv")
         write_whole(written[-1], to_csv(contents.records))
