@@ -10,6 +10,7 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from rarefish.cells import to_cell
 from rarefish.pictures import draw_pairs
 from rarefish.reading import Data
 from rarefish.records import write_whole
@@ -64,7 +65,7 @@ class Selection:
         paths, trusted = (getattr(data, "paths", None) for data in (self.pool, self.validation))
         if paths is not None and trusted is not None:
             rows, columns = [(*row, paths[row[0]], trusted[row[2]]) for row in rows], (*COLUMNS, *PATHS)
-        csv.writer(text).writerows([columns, *rows])
+        csv.writer(text).writerows([columns, *(map(to_cell, row) for row in rows)])
         write_whole(Path(path), text.getvalue())
 
     def contact_sheet(self, path: str | Path, limit: int = 100) -> None:

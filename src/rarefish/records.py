@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from rarefish.cells import to_cell
 from rarefish.errors import DataError
 
 COLUMNS = (
@@ -89,7 +90,7 @@ def to_csv(records: Sequence[Record], columns: Sequence[str] = COLUMNS) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     for record in records:
-        values = [getattr(record, column) for column in columns]
+        values = [to_cell(getattr(record, column)) for column in columns]
         writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
     return text.getvalue()
 

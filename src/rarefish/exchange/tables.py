@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from rarefish.cells import from_cell, to_cell
 from rarefish.errors import DataError, list_some
 from rarefish.exchange.found import Found, read_bytes, to_path, to_time
 from rarefish.exchange.items import Item, Said
@@ -32,7 +33,7 @@ def write_table(items: list[Item], classes: list[str], place: Path) -> None:
         writer.writerow(COLUMNS)
         for item in items:
             for said in item.said or (NOBODY,):
-                writer.writerow(_row(item, said))
+                writer.writerow(map(to_cell, _row(item, said)))
 
 
 def read_table(source: Path, classes: list[str]) -> Iterator[Found]:
@@ -53,7 +54,7 @@ def read_table(source: Path, classes: list[str]) -> Iterator[Found]:
                     f"{source}, line {reader.line_num}: {len(cells)} cells, where the first line names {len(columns)}. "
                     "The file may be cut off; nothing was imported."
                 )
-            row = dict(zip(columns, cells, strict=False))
+            row = dict(zip(columns, map(from_cell, cells), strict=False))
             if row.get("class", "").strip() or row.get("answer", "").strip():
                 yield _found(row, f"line {reader.line_num}")
     except csv.Error as error:
