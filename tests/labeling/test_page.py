@@ -1,6 +1,7 @@
 """The labeling page in a real Chromium, on a real server: by keyboard, by two people, through crashes."""
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rarefish.workspace.agreement import votes
 from rarefish.workspace.answers import answer
 from rarefish.workspace.store import Store
 from tests.browser import open_page
+from tests.labeling.foreign import REPLIES, foreign
 from tests.labeling.many import EVIL, make_many
 from tests.labeling.serving import Running, free_port, running, start, stop
 from tests.workspaces import make_workspace
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.browser
 KEYS = {"1": 0, "2": 1, "3": 2, "n": "none", "u": "unsure"}
 
 
-def until(tab: Any, true: Callable[[], Any], what: str, seconds: float = 15) -> None:
+def until(tab: Any, true: Callable[[], Any], what: str, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"never: {what}"
@@ -42,6 +44,24 @@ def shown(tab: Any) -> int | None:
         " const m = /image\\/(\\d+)/.exec(i.src);"
         " return !w.hidden && i.complete && i.naturalWidth && m ? Number(m[1]) : null }"
     )
+
+
+def loaded(tab: Any) -> set[int]:
+    """The images that have been loaded, for the screen or ahead of it; nothing has to be fetched to show them."""
+    entries = "performance.getEntriesByType('resource').filter((one) => one.responseEnd && one.responseStatus < 300)"
+    names = tab.evaluate(f"{entries}.map((one) => one.name)")
+    return {int(found[1]) for name in names if (found := re.search(r"/image/(\d+)\?size=(?!320)", name))}
+
+
+def kept_in_browser(tab: Any) -> list[dict[str, Any]]:
+    """What the page has still to send."""
+    entries = "Object.entries(localStorage).filter(([name]) => name.includes('.send.')).sort()"
+    return [json.loads(text) for text in tab.evaluate(f"{entries}.map(([, value]) => value)")]
+
+
+def hurry(tab: Any) -> bool:
+    """Makes the page send what waits now, as it does when the network is back."""
+    return bool(tab.evaluate("dispatchEvent(new Event('online'))"))
 
 
 def is_done(tab: Any) -> bool:
@@ -266,8 +286,9 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing(tmp_path: Path)
     try:
         with labeling(server) as tab:
             pressed = [press(tab, "1") for _ in range(4)]
+            until(tab, lambda: len(loaded(tab)) >= 4 + 4, "images ahead")
             stop(server, SIGKILL)
-            for _ in range(3):  # pictures ahead are loaded
+            for _ in range(3):
                 pressed.append(press(tab, "2"))
             until(tab, lambda: "kept in this browser" in tab.inner_text("#trouble"), "a word about it")
             tab.keyboard.press("Backspace")
@@ -320,7 +341,65 @@ def test_an_image_that_is_gone_can_be_answered(tmp_path: Path) -> None:
         until(tab, lambda: [row["answer"] for row in rows(store)] == ["unsure"], "the answer")
 
 
+def test_answers_stay_until_the_server_of_this_workspace_confirms_them(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path / "here", pool=len(REPLIES), picks=len(REPLIES))
+    other = make_workspace(tmp_path / "elsewhere", pool=2, picks=2)
+    server = start(store.folder, free_port())
+    port = server.client.port
+    try:
+        with labeling(server) as tab:
+            until(tab, lambda: len(loaded(tab)) >= 6, "images ahead")
+            pressed = []
+            for kind in list(REPLIES)[:-1]:
+                stop(server) if not pressed else None
+                with foreign(port, kind) as posted:
+                    pressed.append(press(tab, "1"))
+                    until(tab, lambda posted=posted: hurry(tab) and posted.count("/api/answer") > 1, "sent again")
+                    until(tab, lambda: "not confirmed" in tab.inner_text("#trouble"), f"a word about {kind}")
+                assert [entry["body"]["image"] for entry in kept_in_browser(tab)] == pressed, kind
+            with foreign(port, list(REPLIES)[-1]) as posted:
+                tab.keyboard.press("Backspace")
+                until(tab, lambda: shown(tab) == pressed[-1], "undo without a server")
+                until(tab, lambda: hurry(tab) and len(posted) > 1, "sent again")
+            server = start(other.folder, port)
+            until(tab, lambda: hurry(tab) and "another workspace" in tab.inner_text("#trouble"), "a word about it")
+            assert len(kept_in_browser(tab)) == len(pressed) + 1 and rows(other) == []
+            stop(server)
+            server = start(store.folder, port)
+            until(tab, lambda: hurry(tab) and kept_in_browser(tab) == [], "all is sent")
+            assert [row["image"] for row in rows(store)] == [*pressed, pressed[-1]], "each once, in order"
+            assert set(votes(store)) == set(pressed[:-1]), "the last one was taken back"
+            until(tab, lambda: not tab.locator("#trouble").is_visible(), "all is well again")
+    finally:
+        stop(server)
+
+
+def test_a_page_that_is_opened_at_a_foreign_server_waits_for_its_own(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, picks=3)
+    with running(store.folder) as server, open_page(server.url) as (tab, _, complaints):
+        tab.wait_for_selector("#name-ask[open]")
+        tab.route("**/api/work*", lambda route: route.fulfill(status=200, content_type="text/html", body="<p>Log in"))
+        tab.reload()
+        until(tab, lambda: "not confirmed" in tab.inner_text("#trouble"), "a word about it")
+        tab.unroute("**/api/work*")
+        name_oneself(tab, "Ann")
+        press(tab, "1")
+        until(tab, lambda: len(rows(store)) == 1, "the answer")
+        assert complaints == []
+
+
 def test_a_refused_answer_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=6, picks=6)
+    with running(store.folder) as server, labeling(server) as tab:
+        until(tab, lambda: shown(tab), "an image")
+        with store.writing() as connection:
+            connection.execute("DELETE FROM pick WHERE image = ?", (shown(tab),))
+        tab.keyboard.press("1")
+        until(tab, lambda: "was not taken. Nobody asked about image" in tab.inner_text("#trouble"), "a word")
+        assert rows(store) == [] and kept_in_browser(tab) == [], "this workspace's server said no: it is not sent again"
+
+
+def test_an_answer_for_another_workspace_is_kept_and_said_so(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=6, picks=6)
     server = start(store.folder)
     try:
@@ -330,8 +409,8 @@ def test_a_refused_answer_is_not_passed_over_in_silence(tmp_path: Path) -> None:
             store.set(identity="another")  # as if another workspace were served here now
             server = start(store.folder, server.client.port)
             tab.keyboard.press("1")
-            until(tab, lambda: "was not taken. This page belongs to another" in tab.inner_text("#trouble"), "a word")
-            assert rows(store) == []
+            until(tab, lambda: "belongs to another workspace" in tab.inner_text("#trouble"), "a word")
+            assert rows(store) == [] and len(kept_in_browser(tab)) == 1
     finally:
         stop(server)
 

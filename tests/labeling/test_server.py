@@ -62,9 +62,27 @@ def test_work_next_answer_undo(tmp_path: Path) -> None:
         for _ in range(2):
             undone = client.post("/api/undo", {"who": "Ann", "ticket": "undo-00001"}).json()["task"]
             assert undone["image"] == first["image"] and settled(store) == {}
-        assert client.post("/api/undo", {"who": "Bo", "ticket": "undo-00002"}).json() == {"task": None}
+        assert client.post("/api/undo", {"who": "Bo", "ticket": "undo-00002"}).json()["task"] is None
         for who, ticket in (("Ann", TICKET), ("Bo", "undo-00001")):
             assert client.post("/api/undo", {"who": who, "ticket": ticket}).status == 422, "a ticket of something else"
+
+
+def test_every_reply_names_the_workspace_and_the_ticket_it_confirms(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=3, picks=2)
+    with running(store.folder) as server:
+        client = server.client
+        (task,) = client.post("/api/next", {"who": "Ann", "count": 1}).json()["tasks"]
+        given = {"image": task["image"], "who": "Ann", "answer": "none", "ticket": TICKET}
+        undo = {"who": "Ann", "ticket": "undo-00001"}
+        confirmed = [client.post("/api/answer", given).json(), client.post("/api/undo", undo).json()]
+        assert [said["ticket"] for said in confirmed] == [TICKET, "undo-00001"]
+        with store.reading() as connection:
+            assert connection.execute("SELECT ticket FROM label").fetchone()["ticket"] == TICKET
+        replies = [client.get(f"/api/{name}") for name in ("work", "progress", "disagreements", "summary")]
+        replies += [client.post("/api/next", {"who": "Ann"}), client.post("/api/answer", given | {"answer": "?"})]
+        replies += [client.get("/api/nothing"), client.get("/image/0"), client.post("/api/next", {"who": "x" * 70_000})]
+        replies += [client.ask("GET", "/api/work", headers={"Authorization": ""})]
+        assert {said["workspace"] for said in (*confirmed, *(reply.json() for reply in replies))} == {identity(store)}
 
 
 def test_held_images_that_others_have_are_not_kept(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // The dashboard: what the labels have bought, and what is left. Every part does without the others.
 
 import { asTable, drawBars, drawCurve, isNumber, legend, make, percent, table } from "/static/charts.js";
-import { ask } from "/static/outbox.js";
+import { Refusal, ask } from "/static/outbox.js";
 import { drawRecall } from "/static/recall.js";
 
 const MOST_BARS = 15;
@@ -20,7 +20,7 @@ async function start() {
     $("trouble").hidden = true;
     drawAll(drawn);
   } catch (error) {
-    $("trouble").textContent = error.status ? error.message : "The server cannot be reached; it is asked again.";
+    $("trouble").textContent = error instanceof Refusal ? error.message : "The server cannot be reached; it is asked again.";
     $("trouble").hidden = false;
     setTimeout(start, 3000);
   }

@@ -56,6 +56,10 @@ class Desk:
         for line in (self.reading, self.writing, self.drawing):
             line.close()
 
+    def reply(self, **found: Any) -> Response:
+        """A reply that names the workspace: the page takes no other for an answer."""
+        return JSONResponse({"workspace": self.identity, **found})
+
     async def body(self, request: Request) -> dict[str, Any]:
         """A request's body, if it is meant for this workspace."""
         body = await asks.read_body(request)
@@ -85,17 +89,16 @@ async def work(desk: Desk, request: Request) -> Response:
     """All that a page needs once."""
     who = asks.person(request.query_params.get("who", ""))
     settings = await desk.reading.run(desk.store.settings)
-    found = {
-        "workspace": desk.identity,
-        "person": who,
-        "people_per_image": settings.get("people_per_image", 1),
-        "classes": await desk.reading.run(desk.store.classes),
-    }
-    return JSONResponse(found | {"progress": await _progress(desk, who)})
+    return desk.reply(
+        person=who,
+        people_per_image=settings.get("people_per_image", 1),
+        classes=await desk.reading.run(desk.store.classes),
+        progress=await _progress(desk, who),
+    )
 
 
 async def progress(desk: Desk, request: Request) -> Response:
-    return JSONResponse(await _progress(desk, asks.person(request.query_params.get("who", ""))))
+    return desk.reply(**await _progress(desk, asks.person(request.query_params.get("who", ""))))
 
 
 async def _progress(desk: Desk, who: str) -> dict[str, Any]:
@@ -110,25 +113,26 @@ async def take(desk: Desk, request: Request) -> Response:
     count = asks.whole(body, "count", asks.MOST_TASKS, default=1)
     kept = await desk.writing.run(answers.renew, desk.store, who, held) if held else ()
     found = await desk.writing.run(answers.take, desk.store, who, count, held) if count else []
-    return JSONResponse({"tasks": [asdict(task) for task in found], "kept": kept})
+    return desk.reply(tasks=[asdict(task) for task in found], kept=kept)
 
 
 async def answer(desk: Desk, request: Request) -> Response:
     body = await desk.body(request)
+    ticket = asks.ticket(body)
     given = (asks.whole(body, "image"), asks.person(asks.text(body, "who")), asks.text(body, "answer"))
-    rest = (asks.whole_or_none(body, "class"), asks.ticket(body), asks.seconds(body))
-    return JSONResponse({"label": await desk.writing.run(answers.answer, desk.store, *given, *rest)})
+    rest = (asks.whole_or_none(body, "class"), ticket, asks.seconds(body))
+    return desk.reply(label=await desk.writing.run(answers.answer, desk.store, *given, *rest), ticket=ticket)
 
 
 async def undo(desk: Desk, request: Request) -> Response:
     body = await desk.body(request)
     who, ticket = asks.person(asks.text(body, "who")), asks.ticket(body)
     task = await desk.writing.run(answers.undo, desk.store, who, ticket)
-    return JSONResponse({"task": task and asdict(task)})
+    return desk.reply(task=task and asdict(task), ticket=ticket)
 
 
 async def disagreements(desk: Desk, request: Request) -> Response:
-    return JSONResponse(await desk.reading.run(list_split, desk.store))
+    return desk.reply(**await desk.reading.run(list_split, desk.store))
 
 
 def list_split(store: Store) -> dict[str, Any]:
@@ -146,7 +150,7 @@ def list_split(store: Store) -> dict[str, Any]:
 
 
 async def summary(desk: Desk, request: Request) -> Response:
-    return JSONResponse(await desk.reading.run(desk.summary))
+    return desk.reply(**await desk.reading.run(desk.summary))
 
 
 async def image(desk: Desk, request: Request) -> Response:

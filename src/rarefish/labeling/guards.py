@@ -86,9 +86,12 @@ def _refuse_post(request: Request) -> Response | None:
 
 
 def say(request: Request, status: int, sentence: str) -> Response:
-    """One clear sentence: as JSON to the page's script, as text to a person."""
+    """One clear sentence: as JSON to the page's script, as text to a person.
+
+    The JSON names the workspace, so that the page can tell this server's refusal from another server's.
+    """
     if request.url.path.startswith(("/api/", "/image/")):
-        return JSONResponse({"error": sentence}, status)
+        return JSONResponse({"error": sentence, "workspace": request.app.state.workspace}, status)
     return PlainTextResponse(sentence + "\n", status)
 
 

@@ -11,32 +11,51 @@ export function makeTicket() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+// A reply that is not the answer. `isOurs` says whether the server of this workspace gave it.
 export class Refusal extends Error {
-  constructor(status, sentence) {
+  constructor(status, sentence, isOurs = false) {
     super(sentence);
-    this.status = status;
+    Object.assign(this, { status, isOurs });
   }
 }
 
-// The server's answer; a Refusal where it says no, a TypeError or AbortError where it cannot be reached.
+let home = null; // the workspace of the first reply; this page belongs to it
+
+// The server's answer. Throws a Refusal if the server says no or if the reply is not from this workspace's server,
+// and a TypeError or AbortError if nothing replies.
 export async function ask(path, body) {
   const end = new AbortController();
   const timer = setTimeout(() => end.abort(), PATIENCE_MS);
   try {
-    const given = { signal: end.signal, credentials: "same-origin", cache: "no-store" };
+    const given = { signal: end.signal, credentials: "same-origin", cache: "no-store", redirect: "manual" };
     if (body) Object.assign(given, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
     const reply = await fetch(path, given);
-    const said = await reply.json().catch(() => ({}));
-    if (!reply.ok) throw new Refusal(reply.status, said.error || `The server answers ${reply.status}.`);
+    const said = await reply.json().catch(() => null);
+    const workspace = said?.workspace;
+    if (typeof workspace !== "string") throw unconfirmed(reply.status);
+    if (workspace !== (home ?? workspace)) throw new Refusal(reply.status, "The server at this address belongs to another workspace. Start the server of this one again, or load the page again to label the other.");
+    if (!reply.ok) throw new Refusal(reply.status, said.error || `The server replied with status ${reply.status}.`, true);
+    home = workspace;
     return said;
   } finally {
     clearTimeout(timer);
   }
 }
 
+function unconfirmed(status) {
+  const what = status ? `with status ${status}` : "with a redirect";
+  return new Refusal(status, `The request was not confirmed by this workspace’s server: something else replied at this address, ${what}. Start the server again, or log in to the proxy in front of it.`);
+}
+
+// Whether the reply names this very answer or undo, and an answer's row in the store.
+function isConfirmed(said, { path, body }) {
+  return said.ticket === body.ticket && (path !== "/api/answer" || Number.isInteger(said.label));
+}
+
+// Whether asking again is useless: only the server of this workspace can say so. Anything else may be different in a
+// moment: no network, a busy or restarted server, a new token, a login page in between.
 export function isFinal(error) {
-  // Anything else may be different in a moment: no network, a busy or restarted server, a new token.
-  return error instanceof Refusal && [400, 404, 405, 409, 413, 415, 422].includes(error.status);
+  return error instanceof Refusal && error.isOurs && [400, 404, 405, 409, 413, 415, 422].includes(error.status);
 }
 
 export class Outbox {
@@ -94,6 +113,7 @@ export class Outbox {
       const entry = this.entries[0];
       try {
         const said = await ask(entry.path, entry.body);
+        if (!isConfirmed(said, entry)) throw unconfirmed(200);
         this.done(entry);
         entry.resolve?.(said);
         wait = FIRST_WAIT_MS;

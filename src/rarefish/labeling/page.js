@@ -113,7 +113,7 @@ function showImage(task, address = state.tasks.address(task.image)) {
   image.onerror = async () => {
     const sentence = await ask(address).then(() => null, (error) => error);
     if (state.shown !== task) return;
-    state.isBad = sentence instanceof Refusal && [404, 409, 422].includes(sentence.status);
+    state.isBad = sentence instanceof Refusal && sentence.isOurs && [404, 409, 422].includes(sentence.status);
     if (!state.isBad) setTimeout(() => state.shown === task && showImage(task, address), RETRY_MS);
     image.hidden = true;
     $("image-trouble").hidden = false;

@@ -38,12 +38,14 @@ def make_app(store: Store, token: str, hosts: Sequence[str], summary: Summary = 
         store.close()  # here and not after uvicorn's run(), which ends the process on SIGTERM
 
     known = frozenset(f"[{host}]" if ":" in host and host not in ANY_ADDRESS else host.lower() for host in hosts)
-    return Starlette(
+    app = Starlette(
         routes=make_routes(desk),
         middleware=[Middleware(guarded, token=token, hosts=known)],
         exception_handlers=dict.fromkeys((Exception, HTTPException, RarefishError), on_error),
         lifespan=life,
     )
+    app.state.workspace = desk.identity
+    return app
 
 
 def serve(
