@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
@@ -88,13 +88,24 @@ class Running:
         return f"http://127.0.0.1:{self.client.port}"
 
 
-def start(folder: Path, port: int = 0, token: str = TOKEN, told: Path | None = None) -> Running:
-    """`told` is a JSON file with what the dashboard shows."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", CODE, str(folder), str(port), token, str(told or "")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def start(
+    folder: Path,
+    port: int = 0,
+    token: str = TOKEN,
+    told: Path | None = None,
+    files: int = 0,
+    log: Path | None = None,
+    before: str = "",
+) -> Running:
+    """`told` is a JSON file with what the dashboard shows, `files` the server's limit of open files.
+
+    What the server writes to stderr goes to `log`; `before` is code that runs before it starts.
+    """
+    command = [sys.executable, "-W", "error", "-c", before + CODE, str(folder), str(port), token, str(told or "")]
+    if files:
+        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
+    with open(log, "w") if log else nullcontext() as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     assert url.startswith("http://"), "the server did not start"
@@ -111,8 +122,16 @@ def stop(server: Running, signal: int = SIGTERM) -> None:
 
 
 @contextmanager
-def running(folder: Path, port: int = 0, token: str = TOKEN, told: Path | None = None) -> Iterator[Running]:
-    server = start(folder, port, token, told)
+def running(
+    folder: Path,
+    port: int = 0,
+    token: str = TOKEN,
+    told: Path | None = None,
+    files: int = 0,
+    log: Path | None = None,
+    before: str = "",
+) -> Iterator[Running]:
+    server = start(folder, port, token, told, files, log, before)
     try:
         yield server
     finally:

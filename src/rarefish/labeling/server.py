@@ -9,18 +9,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from rarefish.errors import ArgumentError, RarefishError
+from rarefish.labeling.connections import QUEUE, make_server, short_log
 from rarefish.labeling.desk import Desk, bare_summary, make_routes, on_error
 from rarefish.labeling.guards import ANY_ADDRESS, guarded
 from rarefish.workspace.store import Store
 
-CONNECTIONS = 1000
-"""Open at the same time; more are told to come back."""
 PORT_SETTING = "labeling_port"
 Summary = Callable[[Store], dict[str, Any]]
 
@@ -65,16 +63,14 @@ def serve(
     """
     check_host(host, allow_remote)
     token = token or secrets.token_urlsafe(24)
-    with listen(store, host, port) as bound:
+    with listen(store, host, port) as bound, short_log():
         number = bound.getsockname()[1]
         store.set(**{PORT_SETTING: number})
         app = make_app(store, token, known_hosts(host, names), summary)
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, limit_concurrency=CONNECTIONS
-        )
+        server = make_server(app)
         shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
         on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/?token={token}")
-        uvicorn.Server(config).run(sockets=[bound])
+        server.run(sockets=[bound])
 
 
 def check_host(host: str, allow_remote: bool) -> None:
@@ -105,7 +101,7 @@ def listen(store: Store, host: str, port: int) -> socket.socket:
     for wish in wishes:
         try:
             family = socket.getaddrinfo(host, wish, type=socket.SOCK_STREAM)[0][0]
-            bound = socket.create_server((host, wish), family=family, backlog=2048)
+            bound = socket.create_server((host, wish), family=family, backlog=QUEUE)
             bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio forgets it here: 40 ms an answer
             return bound
         except (OSError, OverflowError) as error:

@@ -1,0 +1,178 @@
+"""The labeling server's connections: time limits for each, a bounded number of them, and a log that stays short.
+
+uvicorn alone waits without limit for the head of a request, and accepts connections until no file can be opened. Here a
+connection that takes too long is closed, and where there are too many, the one that has waited longest for a request is
+closed. A connection whose request is being answered is left alone.
+"""
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_S = 10.0
+"""A request's first line and headers must come within this time."""
+KEEP_ALIVE_S = 5
+"""A connection without a new request is closed after this time."""
+REQUEST_S = 120.0
+"""A request must be read, and its reply be taken, within this time."""
+SHUTDOWN_S = 10
+"""Requests under way may take this long when the server stops."""
+MOST_CONNECTIONS = 1000
+RESERVED_FILES = 200
+"""File descriptors kept for SQLite, images, and connections that are accepted before others are closed."""
+ACCEPTED_AT_ONCE = 16
+"""Connections that asyncio accepts before it does anything else."""
+QUEUE = 2048
+"""Connections that the kernel holds until they are accepted."""
+QUIET_S = 10.0
+"""The same message is logged once in this time."""
+OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Connection(H11Protocol):
+    """A connection of uvicorn's with a time limit for whatever it is doing."""
+
+    since = 0.0
+    """When it began to wait for a request."""
+    _limit: asyncio.TimerHandle | None = None
+    _is_reading_head = True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is being read or answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self.since = self.loop.time()
+        self._allow(HEAD_S)
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self._close_oldest()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._limit is not None:
+            self._limit.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        was_waiting = self.is_waiting
+        super().data_received(data)
+        if was_waiting and not self.is_waiting:
+            self._is_reading_head = False
+            self._allow(REQUEST_S)
+        elif self.is_waiting and not self._is_reading_head:  # the first bytes of a further request
+            self._is_reading_head = True
+            self._allow(HEAD_S)
+
+    def on_response_complete(self) -> None:
+        self.since = self.loop.time()
+        self._is_reading_head = False
+        self._allow(REQUEST_S)  # for the reply to be taken, or for a request that is already here
+        super().on_response_complete()
+
+    def _allow(self, seconds: float) -> None:
+        """Ends the connection after this time, unless a new limit is set before."""
+        if self._limit is not None:
+            self._limit.cancel()
+        self._limit = self.loop.call_later(seconds, self.transport.abort)
+
+    def _close_oldest(self) -> None:
+        others = [one for one in self.connections if isinstance(one, Connection) and one is not self and one.is_waiting]
+        if others:
+            oldest = min(others, key=lambda one: one.since)
+            self.connections.discard(oldest)  # uvicorn does so a moment later; it must not be chosen twice
+            oldest.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; it accepts a few connections at a time, while the kernel holds many."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(_log_loop_error)
+        await super().startup(sockets)
+        for bound in sockets or []:
+            bound.listen(QUEUE)
+
+
+class OncePerMessage(logging.Filter):
+    """Lets the same message through once in a while and says how many were left out; tracebacks always pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            return True
+        moment, message = time.monotonic(), str(record.msg)
+        until, missed = self.seen.get(message, (0.0, 0))
+        if moment < until:
+            self.seen[message] = (until, missed + 1)
+            return False
+        if len(self.seen) > 100:
+            self.seen.clear()
+        self.seen[message] = (moment + QUIET_S, 0)
+        if missed:
+            record.msg = f"{message} ({missed} more of these since the last line)"
+        return True
+
+
+def make_server(app: ASGIApp) -> Server:
+    """A server with as many connections as the limit of open files has room for."""
+    return Server(
+        uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            backlog=ACCEPTED_AT_ONCE,
+            limit_concurrency=make_room(),
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
+        )
+    )
+
+
+def make_room() -> int:
+    """How many connections fit; this process's limit of open files is raised for them as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + RESERVED_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST_CONNECTIONS
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(soft - RESERVED_FILES, soft // 4)
+
+
+@contextmanager
+def short_log() -> Iterator[None]:
+    """While this lasts, the loggers of uvicorn and asyncio do not repeat themselves."""
+    once = OncePerMessage()
+    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
+    for logger in loggers:
+        logger.addFilter(once)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(once)
+
+
+def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error, logger = context.get("exception"), logging.getLogger("uvicorn.error")
+    if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
+        logger.error("No connection can be accepted: %s. The server tries again.", error.strerror)
+    else:
+        loop.default_exception_handler(context)
