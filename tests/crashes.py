@@ -5,6 +5,7 @@ python -m tests.crashes --times 50        prints a line for each kill and, at th
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from rarefish.workspace.store import Store, open_store
 from rarefish.workspace.verifying import verify
 from tests.workspaces import CLASSES, make_images
 
-TOKEN = "crash-test"
+TOKEN = "token-of-the-crash-test"
 QUICK = ("--workers", "0", "--device", "cpu")
 
 
@@ -51,7 +52,7 @@ class Trial:
             "check": ["--deep"],
             "export": ["--format", "coco", "--output", str(self.folder / "out.json")],
             "backup": [str(self.folder / f"backup-{len(self.backups) - 1}")],
-            "label": ["--token", TOKEN],
+            "label": [],
         }[name]
         return [sys.executable, "-m", "rarefish", name, str(self.work), *arguments]
 
@@ -80,7 +81,13 @@ class Trial:
 
     def _kill_page(self, wait: float) -> None:
         """Answers as fast as the page takes them; only those it said yes to count."""
-        process = subprocess.Popen(self.command("label"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        process = subprocess.Popen(
+            self.command("label"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "RAREFISH_TOKEN": TOKEN},
+            text=True,
+        )
         assert process.stdout is not None
         address = process.stdout.readline().split("/?token")[0]
         until = time.monotonic() + wait

@@ -307,7 +307,7 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing(tmp_path: Path)
 
 def test_answers_of_a_closed_page_are_sent_by_the_next(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=8, picks=8)
-    server = start(store.folder, free_port(), token="the-first-token")
+    server = start(store.folder, free_port(), token="the-first-token-of-two")
     try:
         with labeling(server) as other:
             context = other.context.browser.new_context()
@@ -319,7 +319,7 @@ def test_answers_of_a_closed_page_are_sent_by_the_next(tmp_path: Path) -> None:
             stop(server, SIGKILL)
             press(tab, "2")
             tab.wait_for_timeout(100)
-            server = start(store.folder, server.client.port, token="another-token")
+            server = start(store.folder, server.client.port, token="another-token-of-two")
             until(tab, lambda: "has the token" in tab.inner_text("#trouble"), "the old cookie is refused, in words")
             assert len(rows(store)) == 1
             tab.close()

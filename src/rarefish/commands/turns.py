@@ -1,6 +1,8 @@
 """The turns of a round: label, train, evaluate, and the one that is obviously next."""
 
 import json
+import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +123,11 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
 @click.option(
     "--allow-remote", is_flag=True, help="Other addresses than this machine's own; the token is the only key."
 )
-@click.option("--token", help="Instead of a random one.")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with a token to use instead of a random one. [default: the variable RAREFISH_TOKEN]",
+)
 @click.option("--name", "names", multiple=True, help="Another name of this machine, of a proxy for instance.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @json_option
@@ -135,20 +141,32 @@ def label(store: Store, open_page: bool, as_json: bool, **how: Any) -> None:
     run_page(store, open_page=open_page, as_json=as_json, **how)
 
 
-def run_page(store: Store, *, open_page: bool, as_json: bool = False, **how: Any) -> None:
+def run_page(
+    store: Store, *, open_page: bool, as_json: bool = False, token_file: Path | None = None, **how: Any
+) -> None:
     try:
+        from rarefish.labeling.redirect import redirect_file
         from rarefish.labeling.server import serve
     except ModuleNotFoundError as error:
         raise ArgumentError("The labeling page needs two packages: pip install 'rarefish[label]'.") from error
 
     from rarefish.workspace.summary import summarize
 
-    def ready(address: str) -> None:
-        tell(as_json, {"address": address}, address)
-        if open_page:
-            click.launch(address)
+    with ExitStack() as until_end:
 
-    serve(store, on_ready=ready, summary=summarize, **how)
+        def ready(address: str) -> None:
+            tell(as_json, {"address": address}, address)
+            if open_page:
+                click.launch(until_end.enter_context(redirect_file(address)).as_uri())
+
+        serve(store, token=read_token(token_file), on_ready=ready, summary=summarize, **how)
+
+
+def read_token(file: Path | None) -> str | None:
+    """The token from a file, else from the environment: a command line can be read by everybody on the machine."""
+    if file is not None:
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    return os.environ.get("RAREFISH_TOKEN") or None
 
 
 @click.command(name="next")

@@ -137,6 +137,7 @@ def make_server(app: ASGIApp) -> Server:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,  # anybody can send X-Forwarded-For; wrong tokens are counted by the real address
             backlog=ACCEPTED_AT_ONCE,
             limit_concurrency=make_room(),
             timeout_keep_alive=KEEP_ALIVE_S,

@@ -5,13 +5,15 @@ The page is for whoever was given its address. Other sites open in the same brow
 """
 
 import ipaddress
-from hmac import compare_digest
+import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rarefish.labeling.tokens import SESSION_S, Keys, WrongTokens
 
 MOST_BODY_BYTES = 64 * 1024
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})
@@ -31,34 +33,59 @@ NO_TOKEN = "Open the address that `rarefish label` printed when it started: it h
 AGAIN = '<!doctype html><title>rarefish</title><meta http-equiv="refresh" content="0">' + NO_TOKEN
 
 
-def guarded(app: ASGIApp, token: str, hosts: frozenset[str]) -> ASGIApp:
+TOO_MANY = "Too many wrong tokens came from this address. Wait a few seconds, then open the link again."
+
+
+def guarded(app: ASGIApp, keys: Keys, hosts: frozenset[str]) -> ASGIApp:
     """The app behind these checks; nothing of it runs for a request that is refused."""
+    wrong = WrongTokens()
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        chosen = refuse(Request(scope), token, hosts) or app
+        chosen = refuse(Request(scope), keys, hosts, wrong) or app
         await chosen(scope, receive, _with_headers(send))
 
     return run
 
 
-def refuse(request: Request, token: str, hosts: frozenset[str]) -> Response | None:
-    """The answer to a request that may not pass; None where it may. The right token in the address is taken in."""
+def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongTokens) -> Response | None:
+    """The answer to a request that may not pass; None where it may, and `request.state.person` is whose link it has."""
     host = name_of(request.headers.get("host", ""))
     if not is_known(host, hosts):
         return say(request, 403, f"This server does not answer as {host[:80]!r}, only as {', '.join(sorted(hosts))}.")
-    cookie = f"rarefish-{(request.scope.get('server') or ('', 0))[1]}"
-    given = request.query_params.get("token")
-    if given is not None and request.method == "GET" and request.url.path in ("/", "/dashboard"):
-        return _let_in(request, cookie, token) if is_same(given, token) else say(request, 401, NO_TOKEN)
-    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if not is_same(request.cookies.get(cookie, ""), token) and not is_same(bearer, token):
-        if request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
-            return HTMLResponse(AGAIN, 401)
+    port = (request.scope.get("server") or ("", 0))[1] or 0
+    token = request.query_params.get("token")
+    if token is not None and request.method == "GET" and request.url.path in ("/", "/dashboard"):
+        who = _person(request, token, keys, wrong)
+        return who if isinstance(who, Response) else _let_in(request, keys.sign(who, port, time.time()), port)
+    who = keys.read(request.cookies.get(_cookie(port), ""), port, time.time())
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    if who is None and scheme == "Bearer":
+        who = _person(request, bearer, keys, wrong)
+        if isinstance(who, Response):
+            return who
+    if who is None and request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
+        return HTMLResponse(AGAIN, 401)
+    if who is None:
         return say(request, 401, NO_TOKEN)
+    request.state.person = who
     return _refuse_post(request) if request.method == "POST" else None
+
+
+def _person(request: Request, token: str, keys: Keys, wrong: WrongTokens) -> str | Response:
+    """Whose token it is. An address that has sent many wrong ones waits before another is looked at."""
+    address = request.client.host if request.client else ""
+    if wrong.are_too_many(address):
+        answer = say(request, 429, TOO_MANY)
+        answer.headers["Retry-After"] = "1"
+        return answer
+    who = keys.person_of(token)
+    if who is None:
+        wrong.add(address)
+        return say(request, 401, NO_TOKEN)
+    return who
 
 
 def place_of(origin: str) -> str:
@@ -114,15 +141,15 @@ def is_address(name: str) -> bool:
     return True
 
 
-def is_same(given: str, token: str) -> bool:
-    """Compared in constant time: how long it takes tells nothing about the token."""
-    return compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
+def _cookie(port: int) -> str:
+    """The session's name: a browser sends all cookies of a host to all of its ports."""
+    return f"rarefish-{port}"
 
 
-def _let_in(request: Request, cookie: str, token: str) -> Response:
+def _let_in(request: Request, session: str, port: int) -> Response:
     answer = RedirectResponse(request.url.path, 303)
-    is_https = request.url.scheme == "https"
-    answer.set_cookie(cookie, token, httponly=True, samesite="strict", secure=is_https)
+    is_https = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+    answer.set_cookie(_cookie(port), session, SESSION_S, httponly=True, samesite="strict", secure=is_https)
     return answer
 
 

@@ -17,15 +17,16 @@ from rarefish.errors import ArgumentError, RarefishError
 from rarefish.labeling.connections import QUEUE, make_server, short_log
 from rarefish.labeling.desk import Desk, bare_summary, make_routes, on_error
 from rarefish.labeling.guards import ANY_ADDRESS, guarded
+from rarefish.labeling.tokens import ANYBODY, Keys, make_keys
 from rarefish.workspace.store import Store
 
 PORT_SETTING = "labeling_port"
 Summary = Callable[[Store], dict[str, Any]]
 
 
-def make_app(store: Store, token: str, hosts: Sequence[str], summary: Summary = bare_summary) -> Starlette:
+def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = bare_summary) -> Starlette:
     """The app; `hosts` are the names it answers to, `summary` makes what the dashboard shows."""
-    desk = Desk(store, identity(store), summary)
+    desk = Desk(store, keys.workspace, summary)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
@@ -38,7 +39,7 @@ def make_app(store: Store, token: str, hosts: Sequence[str], summary: Summary = 
     known = frozenset(f"[{host}]" if ":" in host and host not in ANY_ADDRESS else host.lower() for host in hosts)
     app = Starlette(
         routes=make_routes(desk),
-        middleware=[Middleware(guarded, token=token, hosts=known)],
+        middleware=[Middleware(guarded, keys=keys, hosts=known)],
         exception_handlers=dict.fromkeys((Exception, HTTPException, RarefishError), on_error),
         lifespan=life,
     )
@@ -58,18 +59,19 @@ def serve(
 ) -> None:
     """Serves until it is interrupted; `on_ready` gets the address to open, with the token in it.
 
+    Without a `token` a random one is made. With the same one, pages that are open go on after a restart.
     `names` are further names the machine is known by, of a proxy for instance. Port 0 takes the workspace's last one
     where it is free: a page that is still open goes on after a restart.
     """
     check_host(host, allow_remote)
-    token = token or secrets.token_urlsafe(24)
+    keys = make_keys(token, identity(store))
     with listen(store, host, port) as bound, short_log():
         number = bound.getsockname()[1]
         store.set(**{PORT_SETTING: number})
-        app = make_app(store, token, known_hosts(host, names), summary)
+        app = make_app(store, keys, known_hosts(host, names), summary)
         server = make_server(app)
         shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-        on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/?token={token}")
+        on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/?token={keys.tokens[ANYBODY]}")
         server.run(sockets=[bound])
 
 
