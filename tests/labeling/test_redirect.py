@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 
@@ -23,7 +23,8 @@ mv "$TOLD.part" "$TOLD"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the opener has another name elsewhere")
-def test_the_token_is_in_no_command_line_and_the_file_is_private_and_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("signal", [SIGINT, SIGTERM, SIGHUP])
+def test_the_token_is_in_no_command_line_and_the_file_is_private_and_removed(tmp_path: Path, signal: int) -> None:
     store = make_workspace(tmp_path, pool=2, picks=2)
     opener, told = tmp_path / "bin" / "xdg-open", tmp_path / "told"
     opener.parent.mkdir()
@@ -49,7 +50,7 @@ def test_the_token_is_in_no_command_line_and_the_file_is_private_and_removed(tmp
         path = Path(argument.removeprefix("file://"))
         assert path.exists()
     finally:
-        process.send_signal(SIGINT)
+        process.send_signal(signal)
         process.communicate(timeout=60)
     assert not path.exists() and not path.parent.exists()
 

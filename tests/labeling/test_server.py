@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM
 
 import pytest
 from PIL import Image
@@ -397,6 +398,27 @@ def test_the_last_port_is_taken_again(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=f"port {third.client.port}"):
         listen(store, "127.0.0.1", third.client.port)
     stop(third)
+
+
+@pytest.mark.parametrize(("signal", "status"), [(SIGINT, 1), (SIGTERM, 143), (SIGHUP, 143)])
+def test_signals_end_the_server_in_order(tmp_path: Path, signal: int, status: int) -> None:
+    store = make_workspace(tmp_path, pool=2, picks=2)
+    log = tmp_path / "log"
+    quick = "from rarefish.labeling import asks\nasks.PATIENCE_S = 0.5\n"
+    at_exit = "import atexit\natexit.register(lambda: print('ended', flush=True))\n"
+    server = start(store.folder, log=log, before=quick + at_exit)
+    given = {"image": 1, "who": "Ann", "answer": "skip", "ticket": TICKET}
+    server.client.post("/api/next", given)
+    with socket.create_connection(("127.0.0.1", server.client.port)) as line:
+        head = f"POST /api/next HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.client.token}\r\n"
+        line.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{{".encode())
+        server.client.close()
+        server.process.send_signal(signal)
+        assert server.process.stdout is not None
+        assert server.process.stdout.read().strip() == "ended", "what is to be done at the end is done"
+    assert server.process.wait(60) in (status, -signal) and (signal == SIGINT or server.process.returncode == status)
+    server.process.stdout.close()
+    assert signal == SIGINT or "Traceback" not in log.read_text()
 
 
 def test_tokens_are_random(tmp_path: Path) -> None:

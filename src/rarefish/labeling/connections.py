@@ -25,8 +25,8 @@ KEEP_ALIVE_S = 5
 """A connection without a new request is closed after this time."""
 REQUEST_S = 120.0
 """A request must be read, and its reply be taken, within this time."""
-SHUTDOWN_S = 10
-"""Requests under way may take this long when the server stops."""
+SHUTDOWN_S = 12
+"""Requests under way may take this long when the server stops: a little longer than a body may take to arrive."""
 MOST_CONNECTIONS = 1000
 RESERVED_FILES = 200
 """File descriptors kept for SQLite, images, and connections that are accepted before others are closed."""

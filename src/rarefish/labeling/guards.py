@@ -118,7 +118,7 @@ def say(request: Request, status: int, sentence: str) -> Response:
     The JSON names the workspace, so that the page can tell this server's refusal from another server's.
     """
     if request.url.path.startswith(("/api/", "/image/")):
-        return JSONResponse({"error": sentence, "workspace": request.app.state.workspace}, status)
+        return JSONResponse({"error": sentence, "workspace": request.app.state.desk.identity}, status)
     return PlainTextResponse(sentence + "\n", status)
 
 

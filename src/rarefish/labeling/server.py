@@ -5,8 +5,11 @@ import ipaddress
 import json
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from signal import SIG_DFL, SIGHUP, SIGTERM, getsignal, raise_signal, signal
+from types import FrameType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -43,7 +46,7 @@ def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = 
         exception_handlers=dict.fromkeys((Exception, HTTPException, RarefishError), on_error),
         lifespan=life,
     )
-    app.state.workspace = desk.identity
+    app.state.desk = desk
     return app
 
 
@@ -65,14 +68,43 @@ def serve(
     """
     check_host(host, allow_remote)
     keys = make_keys(token, identity(store))
-    with listen(store, host, port) as bound, short_log():
+    with listen(store, host, port) as bound, short_log(), ending_in_order():
         number = bound.getsockname()[1]
         store.set(**{PORT_SETTING: number})
         app = make_app(store, keys, known_hosts(host, names), summary)
         server = make_server(app)
         shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
         on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/?token={keys.tokens[ANYBODY]}")
-        server.run(sockets=[bound])
+        try:
+            server.run(sockets=[bound])
+        finally:
+            app.state.desk.close()  # nothing is read or written after this
+            # The store is closed here: store.close()
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """While this lasts, SIGTERM raises SystemExit, as ctrl+c raises KeyboardInterrupt; so does a closed terminal.
+
+    By default these signals end the process at once, and nothing is closed or removed. While uvicorn runs, it handles
+    SIGTERM first: it completes the requests that are under way.
+    """
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    def hang_up(_: int, __: FrameType | None) -> None:
+        raise_signal(SIGTERM)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    ours = [(one, end) for one, end in ((SIGTERM, leave), (SIGHUP, hang_up)) if is_main and getsignal(one) == SIG_DFL]
+    for one, end in ours:
+        signal(one, end)
+    try:
+        yield
+    finally:
+        for one, _ in ours:
+            signal(one, SIG_DFL)
 
 
 def check_host(host: str, allow_remote: bool) -> None:
