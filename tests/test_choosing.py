@@ -14,6 +14,7 @@ from PIL import Image
 from rarefish.datasets.sources import open_parquet, open_pool
 from rarefish.errors import ArgumentError, DataError, ModelError
 from rarefish.loading import load_model
+from rarefish.resume_folder import NAME
 
 ROOT = Path(__file__).parent.parent
 NET = """
@@ -67,10 +68,25 @@ def test_one_process_and_three_choose_the_same_files(folder: Path) -> None:
     assert {row["pseudo_label"] for row in rows} <= {"cat", "dog"} and "trusted/" in rows[0]["center_path"]
     assert (folder / "one/picks.png").exists() and "b/07.png: " in (folder / "one/unreadable.txt").read_text()
     assert not (folder / "one/shards").exists()
+    assert sorted(path.name for path in (folder / "one").iterdir()) == ["picks.csv", "picks.png", "unreadable.txt"]
     three = run(folder, "--output", "three", "--shard", "5", ranks=3)
     assert three.returncode == 0, three.stderr
     assert [row["path"] for row in picks(folder / "three/picks.csv")] == [row["path"] for row in rows]
     assert three.stdout.count("images chosen") == 1
+
+
+def test_a_folder_of_the_user_beside_the_output_is_never_touched(folder: Path) -> None:
+    (folder / "pool").rename(folder / "shards")
+    (folder / "shards/plan.pt").write_text("mine")
+    before = sorted((path, path.read_bytes()) for path in (folder / "shards").rglob("*.*"))
+    done = run(folder, "--pool", "shards", "--output", ".")
+    assert done.returncode == 0, done.stderr
+    assert sorted((path, path.read_bytes()) for path in (folder / "shards").rglob("*.*")) == before
+    (folder / NAME).mkdir()
+    (folder / NAME / "cat.pt").write_text("mine")
+    refused = run(folder, "--pool", "shards", "--output", ".")
+    assert refused.returncode == 1 and f"{NAME} was not made by rarefish" in refused.stderr
+    assert "Traceback" not in refused.stderr and (folder / NAME / "cat.pt").read_text() == "mine"
 
 
 def test_bad_input_gets_a_sentence(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Records survive the disk, and a file is never half written."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "new \ud800")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (tmp_path / f"page.html.{os.getpid()}.part").symlink_to(target)
+    (tmp_path / "page.html").symlink_to(target)
+    write_whole(tmp_path / "page.html", "new")
+    assert target.read_text() == "mine"
+    assert not (tmp_path / "page.html").is_symlink() and (tmp_path / "page.html").read_text() == "new"

@@ -12,6 +12,7 @@ from rarefish import work
 from rarefish.courses import Course
 from rarefish.errors import ArgumentError, DataError, ModelError, WorkspaceError
 from rarefish.inputs import Input
+from rarefish.resume_folder import NAME
 from rarefish.shelves import hold, shelve
 from rarefish.standing import describe_layers, first_model, latest_model, save_weights
 from rarefish.trust import trust_model
@@ -59,11 +60,24 @@ def test_two_rounds(tmp_path: Path) -> None:
     done = learn(store, Course(epochs=4, balanced=True), running=RUNNING)
     assert done["labels_spent"] == 9 and (store.folder / "models" / done["weights"]).exists()
     assert not (store.folder / "training.pt").exists() and not (store.folder / "shards").exists()
+    assert not (store.folder / NAME).exists()
     assert judge(store, None, RUNNING).accuracy == pytest.approx(done["accuracy"])
     assert choose_round(store, 9, running=RUNNING) == 2
     with store.reading() as connection:
         assert connection.execute("SELECT count(DISTINCT image) FROM pick").fetchone()[0] == 18
     assert len(settled(store)) == 9 and not verify(store)
+
+
+def test_a_folder_of_the_user_in_a_workspace_is_never_touched(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    for name in ("shards", NAME):
+        (store.folder / name).mkdir()
+        (store.folder / name / "plan.pt").write_text("mine")
+    with pytest.raises(ArgumentError, match="was not made by rarefish"):
+        choose_round(store, 3, running=RUNNING)
+    (store.folder / NAME / "plan.pt").rename(store.folder / "mine.pt")
+    assert choose_round(store, 3, running=RUNNING) == 1
+    assert (store.folder / "shards" / "plan.pt").read_text() == (store.folder / "mine.pt").read_text() == "mine"
 
 
 def test_the_weights_of_the_last_training_are_taken_up(tmp_path: Path) -> None:

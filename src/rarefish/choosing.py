@@ -1,6 +1,5 @@
 """`rarefish select`: a selection from files to files, by one process or by all that torchrun started."""
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from rarefish.datasets.sources import ParquetImages, open_labeled, open_pool
 from rarefish.loading import load_model
 from rarefish.outcome import Selection
 from rarefish.records import write_whole
+from rarefish.resume_folder import NAME
 from rarefish.selection import select
 
 
@@ -32,7 +32,7 @@ def choose(
     shard: int,
     strict: bool,
 ) -> Selection:
-    """Chooses, and lets the first process write; finished shards stay under OUTPUT/shards until the end."""
+    """Chooses, and lets the first process write; finished shards are kept beside the output until then."""
     device = distributed.join()
     try:
         trusted, images = open_labeled(validation, size, mode), open_pool(pool, size, mode)
@@ -41,7 +41,7 @@ def choose(
         team = distributed.Ranks(
             model=model,
             device=device,
-            folder=output / "shards",
+            folder=output / NAME,
             settings=repr((*settings, layers, labels, shard)),
             shard_size=shard,
             tell=_Teller(len(images)),
@@ -63,6 +63,7 @@ def choose(
         )
         if distributed.rank() == 0:
             _write(chosen, images, output)
+        team.clear()
     finally:
         distributed.leave()
     return chosen
@@ -74,7 +75,6 @@ def _write(chosen: Selection, images: ImageFiles | ParquetImages, output: Path) 
         lines = [f"{images.paths[index]}: {why}" for index, why in sorted(chosen.unreadable.items())]
         write_whole(output / "unreadable.txt", "\n".join(lines) + "\n")
     chosen.contact_sheet(output / "picks.png")
-    shutil.rmtree(output / "shards", ignore_errors=True)
     for note in chosen.notes:
         print(note)
     print(f"{len(chosen)} images chosen: {(output / 'picks.csv').resolve()}")

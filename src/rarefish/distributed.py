@@ -28,7 +28,7 @@ from rarefish.matching import Matches, merge
 from rarefish.monte_carlo import MonteCarlo
 from rarefish.posterior import Head, Network, TrustedPosterior
 from rarefish.pseudo_labels import NearestTrusted, given, predicted
-from rarefish.records import replace_whole
+from rarefish.resume_folder import ResumeFolder
 from rarefish.team import Plan, Score, Scored
 from rarefish.training import Share
 
@@ -47,7 +47,8 @@ class Ranks:
     """Its weights and kinds of layers tell which plan on disk is its own; needed with a folder."""
     device: torch.device | str = "cpu"
     folder: Path | None = None
-    """Where plan and finished shards are kept; the same for all processes, or one a machine."""
+    """Where plan and finished shards are kept; the same for all processes, or one a machine. It must be empty or new:
+    files of others are never touched, and a folder that holds them is refused."""
     settings: str = ""
     """All else that the plan depends on, in words: a plan on disk with others is not used."""
     shard_size: int = 20_000
@@ -106,19 +107,16 @@ class Ranks:
         if self.folder is None:
             return work()
         assert self.model is not None
-        path, key = self.folder / "plan.pt", self._key
+        folder, key = ResumeFolder(self.folder), self._key
+        folder.check()
         kinds = [*KEPT, *{type(module) for module in self.model.modules()}]
-        if path.exists():
-            try:
-                with torch.serialization.safe_globals(kinds):
-                    found = torch.load(path, map_location=self.device, weights_only=True)
-                if found["key"] == key:
-                    return found["plan"]
-            except Exception:  # an unreadable plan, of whatever kind, is made again
-                pass
-        self._clear()
+        with torch.serialization.safe_globals(kinds):
+            found = _from_bytes(folder.read("plan.pt"), self.device)
+        if isinstance(found, dict) and found.get("key") == key:
+            return found["plan"]
+        folder.clear()
         plan = work()
-        replace_whole(path, lambda file: file.write(_to_bytes({"key": key, "plan": plan})))
+        folder.write("plan.pt", _to_bytes({"key": key, "plan": plan}))
         return plan
 
     @cached_property
@@ -127,23 +125,23 @@ class Ranks:
         assert self.model is not None, "what is kept on disk belongs to a model"
         return fingerprint(self.model, self.settings)
 
-    def _clear(self) -> None:
-        """Removes what an earlier run left."""
-        assert self.folder is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for old in self.folder.glob("*.pt"):
-            old.unlink()
+    def clear(self) -> None:
+        """Deletes plan and shards, once every process has come here: the answer is where it should be."""
+        wait_for_all()
+        if self.folder is not None:
+            ResumeFolder(self.folder).remove()
 
     def _shard(self, name: str, work: Callable[[], Scored]) -> Scored:
-        path = self.folder / f"{self._key[:16]}-{name}.pt" if self.folder else None
-        if path and path.exists():
-            kept = torch.load(path, map_location=self.device, weights_only=True)
+        """What is on disk from the same run; else the work, which is then kept. A damaged file is made again."""
+        if self.folder is None:
+            return work()
+        folder, name = ResumeFolder(self.folder), f"{self._key[:16]}-{name}.pt"
+        kept = _from_bytes(folder.read(name), self.device)
+        if isinstance(kept, dict) and kept.get("run") == self._key and kept.get("name") == name:
             return Scored(Matches(kept["key"], kept["label"]), kept["unreadable"])
         found = work()
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            kept = {"key": found.matches.key, "label": found.matches.label, "unreadable": found.unreadable}
-            replace_whole(path, lambda file: file.write(_to_bytes(kept)))
+        kept = {"key": found.matches.key, "label": found.matches.label, "unreadable": found.unreadable}
+        folder.write(name, _to_bytes({"run": self._key, "name": name, **kept}))
         return found
 
 
@@ -225,3 +223,13 @@ def _to_bytes(value: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer)
     return buffer.getvalue()
+
+
+def _from_bytes(content: bytes | None, device: torch.device | str) -> Any:
+    """What torch.save wrote; None where there is nothing, or where the file is damaged or holds something else."""
+    if content is None:
+        return None
+    try:
+        return torch.load(io.BytesIO(content), map_location=device, weights_only=True)
+    except Exception:  # a file can be damaged in many ways
+        return None

@@ -4,7 +4,9 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -110,15 +112,25 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """A file that is never seen half done: a temporary one beside it is written, forced to disk and renamed."""
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    """A file that is never seen half done: a temporary one beside it is written, forced to disk and renamed.
+
+    The temporary file is always a new one with a name nobody can foresee, so that nothing is written through a link.
+    """
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        with unfinished.open("wb") as file:
+        with unfinished.open("xb") as file, _removed(unfinished):
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+            unfinished.replace(path)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
+
+
+@contextmanager
+def _removed(path: Path) -> Iterator[None]:
+    """Removes the file in the end, if it is still there."""
+    try:
+        yield
     finally:
-        unfinished.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)

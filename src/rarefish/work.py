@@ -1,6 +1,5 @@
 """A turn of real work on a workspace: choose images, train on what was labeled, look how well it does."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any
 from warnings import warn
 
 import torch
+from torch import nn
 
 from rarefish import distributed
 from rarefish.courses import Course
@@ -17,10 +17,12 @@ from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
 from rarefish.exchange.logging import log_training
 from rarefish.fitting import fit_files
 from rarefish.guessing import answer_chances, class_counts, likeliest, pool_mix
+from rarefish.outcome import Selection
 from rarefish.reading import Reader
+from rarefish.resume_folder import NAME
 from rarefish.scoring import Score, evaluate
 from rarefish.selection import select
-from rarefish.shelves import hold, shelve
+from rarefish.shelves import Shelf, hold, shelve
 from rarefish.standing import first_model, latest_model, save_weights
 from rarefish.workspace.agreement import settled
 from rarefish.workspace.recording import (
@@ -83,7 +85,7 @@ def _choose(
     team = distributed.Ranks(
         model=model,
         device=device,
-        folder=store.folder / "shards",
+        folder=store.folder / NAME,
         settings=repr((len(pool), len(asked), sorted(told.items()), len(trusted), wanted, budget, labels, layers)),
         shard_size=running.shard,
     )
@@ -102,8 +104,15 @@ def _choose(
         progress=running.progress and distributed.rank() == 0,
         team=team,
     )
-    if distributed.rank():
-        return 0
+    number = 0 if distributed.rank() else _record(store, chosen, model, pool, trusted, labels, running)
+    team.clear()
+    return number
+
+
+def _record(
+    store: Store, chosen: Selection, model: nn.Module, pool: Shelf, trusted: Shelf, labels: str, running: Running
+) -> int:
+    """Writes what was chosen as a new round; its number."""
     rows, centers = [row for row, *_ in chosen.rows()], [center for _, _, center, _ in chosen.rows()]
     chance = answer_chances(model, pool, rows, running.reader())
     wrong = answer_chances(model, trusted, centers, running.reader()).argmax(dim=1).tolist()
@@ -119,9 +128,7 @@ def _choose(
         Chosen(pool.ids[row], trusted.ids[center], taken_for, float(alike), int(likely.argmax()), likeliest(likely))
         for (row, alike, center, _), taken_for, likely in zip(chosen.rows(), wrong, chance, strict=True)
     ]
-    number = add_round(store, picks, how)
-    shutil.rmtree(store.folder / "shards", ignore_errors=True)
-    return number
+    return add_round(store, picks, how)
 
 
 def course_for(store: Store, given: dict[str, Any], running: Running) -> Course:

@@ -92,3 +92,17 @@ def test_only_one_process_does_a_thing_at_a_time_and_a_killed_one_lets_go(tmp_pa
     other.stdout.close()
     with store.alone("training"):
         pass
+
+
+def test_a_lock_file_is_never_emptied_and_a_link_in_its_place_is_refused(tmp_path: Path) -> None:
+    store = create_store(tmp_path / "work", CLASSES)
+    (store.folder / ".training.lock").write_text("mine")
+    with store.alone("training"):
+        pass
+    assert (store.folder / ".training.lock").read_text() == "mine"
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (store.folder / ".selecting.lock").symlink_to(target)
+    with pytest.raises(WorkspaceError, match=r"\.selecting\.lock is a symbolic link"), store.alone("selecting"):
+        pass
+    assert target.read_text() == "mine"

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rarefish.errors import ArgumentError, WorkspaceError, list_some
 from rarefish.workspace.connections import Connection, Connections, connect
@@ -75,12 +75,22 @@ class Store:
     @contextmanager
     def alone(self, what: str) -> Iterator[None]:
         """While this lasts no other process does the same to the workspace; a killed one lets go of it."""
-        with (self.folder / f".{what}.lock").open("w") as file:
+        with _open_lock(self.folder / f".{what}.lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise WorkspaceError(f"Another process is {what} in {self.folder}. Wait until it is done.") from error
             yield
+
+
+def _open_lock(path: Path) -> IO[bytes]:
+    """The lock file, made where it is missing; an existing file is never emptied and a link is never followed."""
+    try:
+        return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "r+b", buffering=0)
+    except OSError as error:
+        if not path.is_symlink():
+            raise
+        raise WorkspaceError(f"{path} is a symbolic link; a lock file must be a file. Remove the link.") from error
 
 
 def create_store(folder: Path, classes: Sequence[str]) -> Store:
