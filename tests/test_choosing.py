@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,66 @@ def run(folder: Path, *more: str, ranks: int = 1) -> "subprocess.CompletedProces
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
     )
+
+
+def run_apart(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    """Two processes, each in a folder of its own as on a machine of its own: machine-0, machine-1."""
+    (folder / "start.py").write_text(
+        "import os\nfrom rarefish.cli import main\n"
+        "os.chdir(f'machine-{os.environ[\"RANK\"]}')\nif __name__ == '__main__':\n    main()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "start.py"]
+    command += ["select", "--model", "net.py:make", "--weights", "net.pt", "--pool", "pool", "--validation", "trusted"]
+    command += ["--budget", "6", "--size", "12x12", "--mode", "L", "--workers", "0", "--shard", "5", *more]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.fixture
+def machines(folder: Path) -> Path:
+    """The same files twice, with their times."""
+    names = ("pool", "trusted", "net.py", "net.pt")
+    for number in range(2):
+        (folder / f"machine-{number}").mkdir()
+        for name in names:
+            copy = shutil.copytree if (folder / name).is_dir() else shutil.copy2
+            copy(folder / name, folder / f"machine-{number}" / name)
+    return folder
+
+
+def own_sentences(done: "subprocess.CompletedProcess[str]") -> set[str]:
+    """What rarefish said, without torchrun's own report on processes that failed."""
+    assert done.returncode == 1 and 'rarefish/cli.py", line' not in done.stderr, done.stderr
+    return {line for line in done.stderr.splitlines() if line.startswith("rarefish:")}
+
+
+def test_every_machine_clears_its_own_shards_once_the_picks_are_written(machines: Path) -> None:
+    done = run_apart(machines)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (machines / "machine-0/picks").iterdir()) == [
+        *("picks.csv", "picks.png", "unreadable.txt")
+    ]
+    assert not list((machines / "machine-1").glob("picks/*"))
+
+
+def test_processes_with_other_inputs_stop_with_a_sentence(machines: Path) -> None:
+    os.utime(machines / "machine-1/pool/a/03.png", ns=(1, 1))
+    Image.new("L", (12, 12)).save(machines / "machine-1/trusted/dog/02.png")
+    weights = torch.load(machines / "machine-1/net.pt")
+    weights["4.bias"] += 1
+    torch.save(weights, machines / "machine-1/net.pt")
+    assert own_sentences(run_apart(machines)) == {
+        "rarefish: Process 1 differs from process 0 in: pool files, validation files, model weights. Give every "
+        "process the same; copy files with their times (rsync -a)."
+    }
+    assert not list(machines.glob("machine-*/picks/picks.csv"))
+
+
+def test_what_one_process_cannot_do_stops_all(machines: Path) -> None:
+    (machines / "machine-1/pool").rename(machines / "machine-1/images")
+    assert own_sentences(run_apart(machines)) == {"rarefish: Process 1: There is no pool."}
 
 
 def picks(path: Path) -> list[dict[str, str]]:

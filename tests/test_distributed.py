@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rarefish import select
-from rarefish.distributed import Ranks, fingerprint
+from rarefish.distributed import Ranks
 from rarefish.errors import ArgumentError
 from rarefish.jobs import fit_each
 from rarefish.matching import distinct, fill
@@ -200,9 +200,55 @@ def test_a_plan_on_disk_is_used_only_for_the_same_model_and_settings(tmp_path: P
     assert choose(replace(team, settings="b")) == first and calls[2] == calls[0]
     another = Plain().double()
     other = replace(team, model=another, settings="b")
-    assert fingerprint(another, "b") != fingerprint(model, "b")
     assert choose(other) != first
     (tmp_path / "shards" / "plan.pt").write_bytes(b"not a plan")
     assert choose(replace(team, settings="b")) == first
+    team.clear()
+    assert not (tmp_path / "shards").exists()
     with pytest.raises(ArgumentError, match="at least 1 image"):
         replace(team, shard_size=0)
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def put_another_shard(path: Path) -> None:
+    kept = torch.load(path)
+    torch.save({**kept, "run": "0" * 64, "label": kept["label"] * 0}, path)
+
+
+def put_a_list(path: Path) -> None:
+    torch.save([1, 2], path)
+
+
+def put_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("damage", [cut_off, put_another_shard, put_a_list, put_a_pipe, Path.unlink])
+@pytest.mark.parametrize("what", ["plan.pt", "*-0-of-*.pt"])
+def test_a_damaged_or_foreign_file_is_made_again(damage: Callable[[Path], None], what: str, tmp_path: Path) -> None:
+    if (damage, what) == (put_another_shard, "plan.pt"):
+        pytest.skip("a plan has no shard's name in it")
+    images, validation = parts(40)
+    pool, torch_seed = Slow(images, folder=tmp_path, seconds=0), torch.manual_seed(0)
+    model = Plain().double()
+    team = Ranks(model=model, folder=tmp_path / "resume", shard_size=15)
+
+    def choose() -> tuple[list[tuple[int, float, int, int]], Counter[int]]:
+        for path in tmp_path.glob("read-*"):
+            path.unlink()
+        rows = select(model, pool, validation, budget=5, layers=("conv1", "conv2"), labels="density", team=team).rows()
+        return rows, Counter(int(i) for path in tmp_path.glob("read-*") for i in path.read_text().split())
+
+    assert torch_seed is not None
+    first, _ = choose()
+    again, read = choose()
+    assert again == first and set(read) <= set(range(8))
+    (path,) = (tmp_path / "resume").glob(what)
+    damage(path)
+    mended, read = choose()
+    assert mended == first and set(read) >= set(range(8, 13)) and (20 in read) == (what == "plan.pt")
+    assert choose()[0] == first

@@ -35,14 +35,14 @@ def choose(
     """Chooses, and lets the first process write; finished shards are kept beside the output until then."""
     device = distributed.join()
     try:
-        trusted, images = open_labeled(validation, size, mode), open_pool(pool, size, mode)
-        model = load_model(address, len(trusted.classes), len(mode), weights).to(device)
-        settings = (str(pool.resolve()), len(images), str(validation.resolve()), len(trusted), size, mode, budget)
+        trusted, images = distributed.everywhere(
+            lambda: (open_labeled(validation, size, mode), open_pool(pool, size, mode))
+        )
+        model = distributed.everywhere(lambda: load_model(address, len(trusted.classes), len(mode), weights).to(device))
         team = distributed.Ranks(
             model=model,
             device=device,
             folder=output / NAME,
-            settings=repr((*settings, layers, labels, shard)),
             shard_size=shard,
             tell=_Teller(len(images)),
         )
@@ -61,8 +61,7 @@ def choose(
             strict=strict,
             team=team,
         )
-        if distributed.rank() == 0:
-            _write(chosen, images, output)
+        distributed.everywhere(lambda: None if distributed.rank() else _write(chosen, images, output))
         team.clear()
     finally:
         distributed.leave()

@@ -3,11 +3,10 @@
 What a shard gave is kept on disk, so that a run that lost a process, or was killed, goes on where it was.
 """
 
-import hashlib
 import io
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +18,10 @@ import torch.distributed as dist
 # It takes the group as a default argument when it is imported. If torch did that itself, after join(), then the group
 # would outlive leave(), and now and then its threads would abort a process that ends.
 import torch.distributed.nn
-from torch import Tensor, nn
+from torch import nn
 
-from rarefish.errors import ArgumentError, RarefishError
+from rarefish.errors import ArgumentError, DataError, RarefishError, list_some
+from rarefish.hashing import digest
 from rarefish.jobs import Job, fit_one
 from rarefish.kernels import Standardized
 from rarefish.matching import Matches, merge
@@ -29,6 +29,7 @@ from rarefish.monte_carlo import MonteCarlo
 from rarefish.posterior import Head, Network, TrustedPosterior
 from rarefish.pseudo_labels import NearestTrusted, given, predicted
 from rarefish.resume_folder import ResumeFolder
+from rarefish.run_inputs import differences
 from rarefish.team import Plan, Score, Scored
 from rarefish.training import Share
 
@@ -50,10 +51,12 @@ class Ranks:
     """Where plan and finished shards are kept; the same for all processes, or one a machine. It must be empty or new:
     files of others are never touched, and a folder that holds them is refused."""
     settings: str = ""
-    """All else that the plan depends on, in words: a plan on disk with others is not used."""
+    """Anything that the answer depends on and that `select()` cannot see, in words."""
     shard_size: int = 20_000
     tell: Callable[[int, int], None] = lambda done, total: None
     """Told by each process how many of its own shards are done."""
+    inputs: Mapping[str, str] | None = field(default=None, repr=False)
+    """A hash of each thing that the answer depends on; `select()` fills it in."""
 
     def __post_init__(self) -> None:
         if self.shard_size < 1:
@@ -63,21 +66,30 @@ class Ranks:
     def size(self) -> int:
         return num_ranks()
 
+    def everywhere(self, work: Callable[[], T]) -> T:
+        """What the work gives, done by every process; where it fails for one, all stop with that error."""
+        return everywhere(work)
+
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Ranks":
+        """The team for one run with these inputs; processes whose inputs differ stop with a sentence."""
+        if self.folder is None and num_ranks() == 1:
+            return self
+        own = everywhere(lambda: self._all_inputs(inputs()))
+        check_same(gather_all(own))
+        return replace(self, inputs=own)
+
+    def _all_inputs(self, inputs: Mapping[str, str]) -> Mapping[str, str]:
+        if self.folder is not None:
+            ResumeFolder(self.folder).check()
+        return {**inputs, "settings": digest([self.settings]), "shard size": digest([self.shard_size])}
+
     def once(self, work: Callable[[], T]) -> T:
         """The first process works, or finds the work on disk; an error it makes is everyone's."""
         if num_ranks() == 1:
             return self._kept(work)
-        parcel: list[Any] = [None, None]
-        if rank() == 0:
-            try:
-                parcel[0] = _to_bytes(self._kept(work))
-            except RarefishError as error:
-                parcel[1] = error
-        parcel = self.agree(parcel)
-        if parcel[1] is not None:
-            raise parcel[1]
+        found = self.agree(everywhere(lambda: _to_bytes(self._kept(work)) if rank() == 0 else b""))
         # From a process of our own, over torchrun's connection; what lies on disk is read with more care.
-        return torch.load(io.BytesIO(parcel[0]), map_location=self.device, weights_only=False)
+        return torch.load(io.BytesIO(found), map_location=self.device, weights_only=False)
 
     def agree(self, value: T) -> T:
         """The first process's, sent to all."""
@@ -89,24 +101,29 @@ class Ranks:
 
     def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
         """Shards are equal parts of what is left, as many for each process; none is looked at twice."""
+        # Shards belong to the very plan they were scored with, which may have been made again on another machine.
+        plan = self.agree(self._plan_digest() if rank() == 0 else "")
+        own = everywhere(lambda: self._score_own(score, left, depth, plan))
+        return own if num_ranks() == 1 else _merge_all(own, depth)
+
+    def _score_own(self, score: Score, left: Sequence[int], depth: int, plan: str) -> Scored:
         turns = -(-len(left) // (self.shard_size * num_ranks()))
         count = turns * num_ranks()
         found = []
         self.tell(0, turns)
         for done, number in enumerate(range(rank(), count, num_ranks())):
             index = left[number * len(left) // count : (number + 1) * len(left) // count]
-            found.append(self._shard(f"{depth}_{len(left)}-{number}-of-{count}", lambda i=index: score(i, depth)))
+            name = f"{depth}_{len(left)}-{number}-of-{count}"
+            found.append(self._shard(name, plan, lambda i=index: score(i, depth)))
             self.tell(done + 1, turns)
-        own = Scored(
-            merge((part.matches for part in found), depth), {i: w for part in found for i, w in part.unreadable.items()}
-        )
-        return own if num_ranks() == 1 else _merge_all(own, depth)
+        unreadable = {i: why for part in found for i, why in part.unreadable.items()}
+        return Scored(merge((part.matches for part in found), depth), unreadable)
 
     def _kept(self, work: Callable[[], T]) -> T:
         """What is on disk from a run with the same settings; else the work, which is then kept."""
         if self.folder is None:
             return work()
-        assert self.model is not None
+        assert self.model is not None, "a plan on disk may hold parts of the model"
         folder, key = ResumeFolder(self.folder), self._key
         folder.check()
         kinds = [*KEPT, *{type(module) for module in self.model.modules()}]
@@ -121,9 +138,13 @@ class Ranks:
 
     @cached_property
     def _key(self) -> str:
-        """Tells plan and shards of these weights and settings from those of an earlier run, on every machine."""
-        assert self.model is not None, "what is kept on disk belongs to a model"
-        return fingerprint(self.model, self.settings)
+        """Tells the plan of a run with these inputs from all others."""
+        assert self.inputs is not None, "select() says what the run depends on"
+        return digest(sorted(self.inputs.items()))
+
+    def _plan_digest(self) -> str:
+        content = ResumeFolder(self.folder).read("plan.pt") if self.folder is not None else None
+        return digest([content])
 
     def clear(self) -> None:
         """Deletes plan and shards, once every process has come here: the answer is where it should be."""
@@ -131,17 +152,18 @@ class Ranks:
         if self.folder is not None:
             ResumeFolder(self.folder).remove()
 
-    def _shard(self, name: str, work: Callable[[], Scored]) -> Scored:
+    def _shard(self, name: str, plan: str, work: Callable[[], Scored]) -> Scored:
         """What is on disk from the same run; else the work, which is then kept. A damaged file is made again."""
         if self.folder is None:
             return work()
-        folder, name = ResumeFolder(self.folder), f"{self._key[:16]}-{name}.pt"
+        folder, run = ResumeFolder(self.folder), digest([self._key, plan])
+        name = f"{run[:16]}-{name}.pt"
         kept = _from_bytes(folder.read(name), self.device)
-        if isinstance(kept, dict) and kept.get("run") == self._key and kept.get("name") == name:
+        if isinstance(kept, dict) and kept.get("run") == run and kept.get("name") == name:
             return Scored(Matches(kept["key"], kept["label"]), kept["unreadable"])
         found = work()
         kept = {"key": found.matches.key, "label": found.matches.label, "unreadable": found.unreadable}
-        folder.write(name, _to_bytes({"run": self._key, "name": name, **kept}))
+        folder.write(name, _to_bytes({"run": run, "name": name, **kept}))
         return found
 
 
@@ -162,14 +184,53 @@ def _merge_all(own: Scored, depth: int) -> Scored:
     return Scored(Matches(merged.key[:, :width], merged.label[:, :width]), together)
 
 
-def fingerprint(model: nn.Module, settings: str) -> str:
-    """The same for the same weights and settings."""
-    digest = hashlib.sha256(settings.encode())
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        if isinstance(value, Tensor):
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+def everywhere(work: Callable[[], T]) -> T:
+    """What the work gives, done by every process; none goes on before all are done.
+
+    Where it fails for some with an error that a user can cause, all processes stop with it and none waits for ever.
+    """
+    if num_ranks() == 1:
+        return work()
+    done: list[T] = []
+    error: Exception | None = None
+    try:
+        done.append(work())
+    except (RarefishError, OSError) as raised:
+        error = raised
+    errors = gather_all(None if error is None else _as_own_error(error))
+    failed = [(number, *found) for number, found in enumerate(errors) if found is not None]
+    if not failed:
+        return done[0]
+    number, kind, text = failed[0]
+    where = "" if all(found == (kind, text) for found in errors) else f"Process {number}: "
+    raise kind(where + text) from error
+
+
+def _as_own_error(error: Exception) -> tuple[type[RarefishError], str]:
+    """What every process can raise: a kind of error and its text."""
+    if isinstance(error, RarefishError):
+        return type(error), str(error)
+    assert isinstance(error, OSError)
+    return DataError, f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+
+
+def gather_all(value: T) -> list[T]:
+    """The value of each process, for all of them."""
+    if num_ranks() == 1:
+        return [value]
+    values: list[Any] = [None] * num_ranks()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def check_same(inputs: Sequence[Mapping[str, str]]) -> None:
+    """Complains about processes that are to work together on a run and have different inputs."""
+    differing = {number: differences(inputs[0], other) for number, other in enumerate(inputs)}
+    told = [f"Process {n} differs from process 0 in: {', '.join(names)}" for n, names in differing.items() if names]
+    if told:
+        raise ArgumentError(
+            f"{list_some(told, 3)}. Give every process the same; copy files with their times (rsync -a)."
+        )
 
 
 def join() -> torch.device:

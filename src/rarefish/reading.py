@@ -1,6 +1,6 @@
 """Batches out of any data set: bare images, (image, label) pairs or dictionaries."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
@@ -37,6 +37,18 @@ class InMemory(Protocol):
 
     def take(self, rows: Tensor) -> Tensor:
         """The images at those positions."""
+        ...
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """A data set that can say without a pass over its items whether they are still the same."""
+
+    def fingerprints(self, *, with_contents: bool = False) -> Mapping[str, str]:
+        """Hashes of what items are made of, such as files, labels and preprocessing, by name.
+
+        `with_contents`: of files, what is in them and not only their sizes and times.
+        """
         ...
 
 

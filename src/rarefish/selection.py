@@ -23,6 +23,7 @@ from rarefish.outcome import Selection
 from rarefish.posterior import Posterior
 from rarefish.pseudo_labels import LabelRule, given, predicted
 from rarefish.reading import Data, Reader
+from rarefish.run_inputs import run_inputs
 from rarefish.team import Alone, Plan, Scored, Team
 
 
@@ -62,14 +63,20 @@ def select(
     """
     team = team or Alone()
     generator = generator or torch.Generator().manual_seed(0)
+    generator_state = generator.get_state()
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
     bought = dict(bought or {})
-    left = check_pool(pool, validation, budget, exclude, bought)
-    rule = check_rule(labels, kernel, failures, pool, validation, generator, collate)
+    left = team.everywhere(lambda: check_pool(pool, validation, budget, exclude, bought))
+    rule = team.everywhere(lambda: check_rule(labels, kernel, failures, pool, validation, generator, collate))
     for data, index, name in ((pool, left, "pool"), (validation, range(len(validation)), "validation set")):
         warn_if_unstable(data, index, name, reader)
-    names = find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
+    names = team.everywhere(
+        lambda: find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
+    )
     precision = settle_precision(precision, rule)
+    inputs = partial(run_inputs, model, pool, validation, left, bought, failures, generator_state, device=device)
+    settings = partial(inputs, budget=budget, kernel=kernel, labels=labels, layers=tuple(names), precision=precision)
+    team = team.for_run(partial(settings, collate=collate))
     describing_here = partial(describing, model, names, reader, device, precision)
     learn = partial(gather, model, list(names), validation, pool, left, bought, reader, generator, device, precision)
     plan = team.once(lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator))

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from rarefish.datasets.files import decode, scale
 from rarefish.errors import DataError
+from rarefish.hashing import digest, digest_files
 from rarefish.inputs import Input
 from rarefish.reading import Reader
 from rarefish.workspace.indexing import fingerprint, show
@@ -52,6 +53,15 @@ class Shelf:
     def paths(self) -> tuple[str, ...]:
         """Names that can be printed."""
         return tuple(show(os.fsencode(path)) for path in self.files)
+
+    def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
+        """Hashes by which the data set is known to be the same, by name."""
+        return {
+            "files": digest_files(self.files, with_contents=with_contents),
+            "index": digest([self.ids, self.stamps]),
+            "labels": digest([self.labels]),
+            "preprocessing": digest([self.wanted]),
+        }
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image = self._picture(index)

@@ -1,6 +1,6 @@
 """Who does the work of a selection: one process alone, or several together (`distributed`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -49,6 +49,14 @@ class Team(Protocol):
         """How many members."""
         ...
 
+    def everywhere(self, work: Callable[[], T]) -> T:
+        """What the work gives, done by every member; where it fails for one, all stop with that error."""
+        ...
+
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Team":
+        """The team for one run with these inputs (name -> hash); members with others stop before any work."""
+        ...
+
     def once(self, work: Callable[[], T]) -> T:
         """What the work gives; one member does it for all."""
         ...
@@ -66,6 +74,12 @@ class Alone:
     """One process."""
 
     size = 1
+
+    def everywhere(self, work: Callable[[], T]) -> T:
+        return work()
+
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Alone":
+        return self
 
     def once(self, work: Callable[[], T]) -> T:
         return work()

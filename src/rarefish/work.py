@@ -86,7 +86,6 @@ def _choose(
         model=model,
         device=device,
         folder=store.folder / NAME,
-        settings=repr((len(pool), len(asked), sorted(told.items()), len(trusted), wanted, budget, labels, layers)),
         shard_size=running.shard,
     )
     chosen = select(
@@ -104,7 +103,9 @@ def _choose(
         progress=running.progress and distributed.rank() == 0,
         team=team,
     )
-    number = 0 if distributed.rank() else _record(store, chosen, model, pool, trusted, labels, running)
+    number = distributed.everywhere(
+        lambda: 0 if distributed.rank() else _record(store, chosen, model, pool, trusted, labels, running)
+    )
     team.clear()
     return number
 

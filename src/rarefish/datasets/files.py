@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from rarefish.errors import ArgumentError, DataError, list_some
+from rarefish.hashing import digest, digest_files
 from rarefish.opening import SUFFIXES, Source, open_picture, printable
 
 
@@ -45,6 +46,14 @@ class ImageFiles:
     def only(self, rows: Sequence[int]) -> "ImageFiles":
         """The files at those positions, of the same classes."""
         return replace(self, paths=tuple(self.paths[i] for i in rows), labels=tuple(self.labels[i] for i in rows))
+
+    def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
+        """Hashes by which the data set is known to be the same, by name."""
+        return {
+            "files": digest_files(self.paths, with_contents=with_contents),
+            "labels": digest([self.classes, self.labels]),
+            "preprocessing": digest([self.size, self.mode, self.mean, self.std]),
+        }
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path = self.paths[index]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rarefish.datasets.files import ImageFiles, check_scale, decode, find_images, read_folder, read_manifest, scale
 from rarefish.errors import ArgumentError, DataError
+from rarefish.hashing import digest, digest_files
 
 IMAGE_COLUMNS = ("image", "img", "bytes")
 
@@ -81,6 +82,14 @@ class ParquetImages:
 
     def __len__(self) -> int:
         return self.ends[-1]
+
+    def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
+        """Hashes by which the data set is known to be the same, by name."""
+        return {
+            "files": digest_files(self.files, with_contents=with_contents),
+            "rows": digest([self.groups, self.ends, self.column]),
+            "preprocessing": digest([self.size, self.mode, self.mean, self.std]),
+        }
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         if not 0 <= index < len(self):
