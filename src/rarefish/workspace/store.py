@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
