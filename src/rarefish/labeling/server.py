@@ -37,7 +37,6 @@ def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = 
         yield
         merging.cancel()
         desk.close()
-        store.close()  # here and not after uvicorn's run(), which ends the process on SIGTERM
 
     known = frozenset(f"[{host}]" if ":" in host and host not in ANY_ADDRESS else host.lower() for host in hosts)
     app = Starlette(
@@ -79,7 +78,7 @@ def serve(
             server.run(sockets=[bound])
         finally:
             app.state.desk.close()  # nothing is read or written after this
-            # The store is closed here: store.close()
+            store.close()
 
 
 @contextmanager
