@@ -1,5 +1,7 @@
 """What can drift: exports, imports, sizes, style, types, generated pages, words a page must not have."""
 
+import email
+import os
 import re
 import shutil
 import subprocess
@@ -134,6 +136,28 @@ def test_the_bundled_data_is_small_and_has_its_licence() -> None:
     assert "CC BY-SA" in (SOURCE / "datasets/digits.LICENSE.md").read_text()
 
 
+FIRST_SAFE = {
+    "torch": (2, 10),  # CVE-2026-24747: torch.load(weights_only=True) corrupted memory
+    "pillow": (13,),  # CVE-2026-112403 and others: decoding JPEG and TIFF wrote outside of buffers
+    "pyarrow": (23, 0, 1),  # CVE-2023-47248 ran code from Arrow and Parquet files; CVE-2026-25087 used freed memory
+    "jinja2": (3, 1, 6),  # CVE-2025-27516: a way out of the sandbox
+    "starlette": (1, 3, 1),  # CVE-2026-48710, PYSEC-2026-248: a Host header or path could change request.url
+}
+"""Versions from which on no hole is known that our input could reach."""
+
+
+def test_no_version_with_known_holes_is_admitted() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(need for extra in project["optional-dependencies"].values() for need in extra),
+    ]
+    floors = re.findall(r"^(\w+)>=([\d.]+)", "\n".join(wanted), re.MULTILINE)
+    assert {name for name, _ in floors} >= FIRST_SAFE.keys()
+    for name, floor in floors:
+        assert tuple(map(int, floor.split("."))) >= FIRST_SAFE.get(name, ()), f"{name}>={floor}"
+
+
 def test_a_wheel_holds_data_and_pages(tmp_path: Path) -> None:
     """What is installed from a wheel, not from this checkout, must have the digits and the templates."""
     copy = tmp_path / "copy"
@@ -147,5 +171,11 @@ def test_a_wheel_holds_data_and_pages(tmp_path: Path) -> None:
 
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
+    (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+    head = email.message_from_bytes(zipfile.ZipFile(wheel).read(metadata))
+    assert head["License-Expression"] == "Apache-2.0 AND CC-BY-SA-3.0"
+    licences = head.get_all("License-File", [])
+    assert sorted(map(os.path.basename, licences)) == ["LICENSE", "digits.LICENSE.md"]
+    assert all(f"{Path(metadata).parent}/licenses/{file}" in names for file in licences)
     for wanted in ("datasets/digits.npz", "datasets/digits.LICENSE.md", "report/demo.html", "py.typed"):
         assert f"rarefish/{wanted}" in names
