@@ -137,7 +137,6 @@ def test_the_bundled_data_is_small_and_has_its_licence() -> None:
 
 
 FIRST_SAFE = {
-    "torch": (2, 10),  # CVE-2026-24747: torch.load(weights_only=True) corrupted memory
     "pillow": (13,),  # CVE-2026-112403 and others: decoding JPEG and TIFF wrote outside of buffers
     "pyarrow": (23, 0, 1),  # CVE-2023-47248 ran code from Arrow and Parquet files; CVE-2026-25087 used freed memory
     "jinja2": (3, 1, 6),  # CVE-2025-27516: a way out of the sandbox
