@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -20,10 +20,10 @@ from pathlib import Path
 from signal import SIGTERM
 from rarefish.labeling.server import serve
 from rarefish.workspace.store import open_store
-folder, port, token, told = sys.argv[1:]
+folder, port, token, told, *people = sys.argv[1:]
 given = {"summary": lambda store: json.loads(Path(told).read_text())} if told else {}
-store, tell = open_store(Path(folder)), lambda url: print(url, flush=True)
-serve(store, port=int(port), token=token or None, on_ready=tell, **given)
+store, tell = open_store(Path(folder)), lambda links: print(json.dumps(links), flush=True)
+serve(store, port=int(port), token=token or None, people=people, on_ready=tell, **given)
 assert "torch" not in sys.modules
 """
 TOKEN = "a-token-for-tests"
@@ -77,11 +77,12 @@ class Client:
 
 @dataclass
 class Running:
-    """A server that runs; `client` has its token."""
+    """A server that runs; `client` has the token of its first link, `links` has all of them by person."""
 
     url: str
     client: Client
     process: subprocess.Popen[str]
+    links: dict[str, str]
 
     @property
     def site(self) -> str:
@@ -96,21 +97,24 @@ def start(
     files: int = 0,
     log: Path | None = None,
     before: str = "",
+    people: Sequence[str] = (),
 ) -> Running:
     """`told` is a JSON file with what the dashboard shows, `files` the server's limit of open files.
 
     What the server writes to stderr goes to `log`; `before` is code that runs before it starts.
     """
     command = [sys.executable, "-W", "error", "-c", before + CODE, str(folder), str(port), token, str(told or "")]
+    command += people
     if files:
         command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
     with open(log, "w") if log else nullcontext() as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     assert process.stdout is not None
-    url = process.stdout.readline().strip()
-    assert url.startswith("http://"), "the server did not start"
+    links = json.loads(process.stdout.readline() or "{}")
+    assert links, "the server did not start"
+    (url, *_) = links.values()
     parts = urlsplit(url)
-    return Running(url, Client(parts.port or 0, parts.query.removeprefix("token=")), process)
+    return Running(url, Client(parts.port or 0, parts.query.removeprefix("token=")), process, links)
 
 
 def stop(server: Running, signal: int = SIGTERM) -> None:
@@ -130,8 +134,9 @@ def running(
     files: int = 0,
     log: Path | None = None,
     before: str = "",
+    people: Sequence[str] = (),
 ) -> Iterator[Running]:
-    server = start(folder, port, token, told, files, log, before)
+    server = start(folder, port, token, told, files, log, before, people)
     try:
         yield server
     finally:

@@ -415,6 +415,32 @@ def test_an_answer_for_another_workspace_is_kept_and_said_so(tmp_path: Path) -> 
         stop(server)
 
 
+def test_a_personal_link_needs_no_name_and_leaves_other_peoples_answers(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=8, picks=8)
+    server = start(store.folder, free_port(), people=["ann", "bob"])
+    try:
+        with open_page(server.links["ann"]) as (tab, _, complaints):
+            until(tab, lambda: len(loaded(tab)) >= 6, "images ahead")
+            assert tab.inner_text("#who") == "ann" and tab.locator("#who").is_disabled()
+            press(tab, "1")
+            until(tab, lambda: len(rows(store)) == 1, "the first answer")
+            stop(server)
+            press(tab, "2")
+            assert len(kept_in_browser(tab)) == 1
+            tab.goto("about:blank")
+            server = start(store.folder, server.client.port, people=["ann", "bob"])
+            tab.goto(server.links["bob"])  # in the same browser: the session is bob's from now on
+            press(tab, "3")
+            until(tab, lambda: [row["who"] for row in rows(store)] == ["ann", "bob"], "an answer of bob's")
+            assert [entry["body"]["who"] for entry in kept_in_browser(tab)] == ["ann"], "hers waits for her link"
+            tab.goto(server.links["ann"])
+            until(tab, lambda: kept_in_browser(tab) == [], "sent with her link")
+            assert [(row["who"], row["class"]) for row in rows(store)] == [("ann", 0), ("bob", 2), ("ann", 1)]
+            assert [text for text in complaints if "ERR_CONNECTION" not in text and "status of" not in text] == []
+    finally:
+        stop(server)
+
+
 def test_disagreements_can_be_answered_again(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=4, picks=4)
     store.set(people_per_image=2)

@@ -1,5 +1,6 @@
 """Tokens, sessions and guesses: what opens the server, and what does not."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from rarefish.errors import ArgumentError
 from rarefish.labeling import tokens
 from rarefish.labeling.server import PORT_SETTING, serve
 from rarefish.labeling.tokens import WrongTokens, check_token, make_keys
+from rarefish.workspace.agreement import votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import TOKEN, Client, Running, running
 from tests.workspaces import make_workspace
@@ -62,6 +64,55 @@ def test_a_session_goes_on_after_a_restart_with_the_same_token_only(tmp_path: Pa
         assert status(server.client, cookie) == 200
     with running(store.folder, token=LONG + "-other") as server:
         assert status(server.client, cookie) == 401
+
+
+def test_a_personal_link_proves_who_answers(tmp_path: Path) -> None:
+    store = make_workspace(tmp_path, pool=4, picks=2)
+    with running(store.folder, people=["ann", "bob"]) as server:
+        assert list(server.links) == ["ann", "bob"] and TOKEN not in "".join(server.links.values())
+        ann, bob = (Client(server.client.port, link.partition("token=")[2]) for link in server.links.values())
+        assert ann.get("/api/work?who=bob").json()["person"] == "ann", "the link says who it is"
+        assert ann.get("/api/work").json()["is_proven"]
+        (task,) = ann.post("/api/next", {"who": "ann", "count": 1}).json()["tasks"]
+        given = {"image": task["image"], "who": "ann", "answer": "none", "ticket": "ticket-0000"}
+        for path, body in (("/api/answer", given), ("/api/next", {"who": "ann"}), ("/api/undo", given)):
+            reply = bob.post(path, body)
+            assert reply.status == 403
+            assert reply.json()["error"] == "This link belongs to bob: nobody can label as ann with it."
+        assert votes(store) == {} and ann.post("/api/answer", given).status == 200
+        session = enter(server, bob.token)
+        headers = {"Authorization": "", "Cookie": session, "Content-Type": "application/json"}
+        assert server.client.ask("POST", "/api/undo", json.dumps(given).encode(), headers).status == 403
+        assert server.client.ask("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"}).status == 401
+        for client in (ann, bob):
+            client.close()
+
+
+def test_with_a_shared_link_people_say_who_they_are(store: Store) -> None:
+    with running(store.folder) as server:
+        assert list(server.links) == [tokens.ANYBODY]
+        for who in ("ann", "bob"):
+            assert server.client.get(f"/api/work?who={who}").json()["person"] == who
+            assert server.client.post("/api/next", {"who": who, "count": 0}).status == 200
+        assert not server.client.get("/api/work").json()["is_proven"]
+
+
+@pytest.mark.parametrize("people", [["ann", ""], ["x" * 65], ["a\nb"]])
+def test_links_need_names(store: Store, people: list[str]) -> None:
+    with pytest.raises(ArgumentError, match="1 to 64 printable characters"):
+        serve(store, people=people)
+
+
+def test_the_command_prints_a_link_per_person(store: Store) -> None:
+    command = [sys.executable, "-m", "rarefish", "label", str(store.folder), "--person", "ann", "--person", "bob"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    lines = [process.stdout.readline().split() for _ in range(2)]
+    process.terminate()
+    process.communicate(timeout=60)
+    assert [name for name, _ in lines] == ["ann:", "bob:"] and len({link for _, link in lines}) == 2
+    done = subprocess.run([*command, "--open"], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1 and "--open opens one link, and there are 2" in done.stderr
 
 
 def test_sessions_end() -> None:

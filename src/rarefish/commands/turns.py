@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,9 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File with a token to use instead of a random one. [default: the variable RAREFISH_TOKEN]",
 )
+@click.option(
+    "--person", "people", multiple=True, help="A link of its own for each of these people, which proves who labels."
+)
 @click.option("--name", "names", multiple=True, help="Another name of this machine, of a proxy for instance.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @json_option
@@ -137,13 +141,24 @@ def label(store: Store, open_page: bool, as_json: bool, **how: Any) -> None:
     \b
     Example:
       rarefish label work --open
+      rarefish label work --person ann --person bob
     """
     run_page(store, open_page=open_page, as_json=as_json, **how)
 
 
 def run_page(
-    store: Store, *, open_page: bool, as_json: bool = False, token_file: Path | None = None, **how: Any
+    store: Store,
+    *,
+    open_page: bool,
+    as_json: bool = False,
+    token_file: Path | None = None,
+    people: Sequence[str] = (),
+    **how: Any,
 ) -> None:
+    if open_page and len(people) > 1:
+        raise ArgumentError(
+            f"--open opens one link, and there are {len(people)}. Leave it out, and open them yourself."
+        )
     try:
         from rarefish.labeling.redirect import redirect_file
         from rarefish.labeling.server import serve
@@ -154,12 +169,16 @@ def run_page(
 
     with ExitStack() as until_end:
 
-        def ready(address: str) -> None:
-            tell(as_json, {"address": address}, address)
+        def ready(links: dict[str, str]) -> None:
+            address = next(iter(links.values()))
+            if people:
+                tell(as_json, {"links": links}, "\n".join(f"{who}: {link}" for who, link in links.items()))
+            else:
+                tell(as_json, {"address": address}, address)
             if open_page:
                 click.launch(until_end.enter_context(redirect_file(address)).as_uri())
 
-        serve(store, token=read_token(token_file), on_ready=ready, summary=summarize, **how)
+        serve(store, token=read_token(token_file), people=people, on_ready=ready, summary=summarize, **how)
 
 
 def read_token(file: Path | None) -> str | None:

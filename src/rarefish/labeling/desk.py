@@ -67,6 +67,13 @@ class Desk:
             raise HTTPException(409, "This page belongs to another workspace. Load it again.")
         return body
 
+    def person(self, request: Request, body: dict[str, Any]) -> str:
+        """Who labels: whom the link belongs to; with a shared link, whoever the page says it is."""
+        who, proven = asks.person(asks.text(body, "who")), request.state.person
+        if proven and who != proven:
+            raise HTTPException(403, f"This link belongs to {proven}: nobody can label as {who[:64]} with it.")
+        return who
+
 
 def make_routes(desk: Desk) -> list[Route]:
     reads = {"work": work, "progress": progress, "disagreements": disagreements, "summary": summary}
@@ -87,10 +94,11 @@ def static_names() -> list[str]:
 
 async def work(desk: Desk, request: Request) -> Response:
     """All that a page needs once."""
-    who = asks.person(request.query_params.get("who", ""))
+    who = request.state.person or asks.person(request.query_params.get("who", ""))
     settings = await desk.reading.run(desk.store.settings)
     return desk.reply(
         person=who,
+        is_proven=bool(request.state.person),
         people_per_image=settings.get("people_per_image", 1),
         classes=await desk.reading.run(desk.store.classes),
         progress=await _progress(desk, who),
@@ -109,7 +117,7 @@ async def _progress(desk: Desk, who: str) -> dict[str, Any]:
 async def take(desk: Desk, request: Request) -> Response:
     """New tasks, and those of the held images that are still this person's."""
     body = await desk.body(request)
-    who, held = asks.person(asks.text(body, "who")), asks.images(body, "held")
+    who, held = desk.person(request, body), asks.images(body, "held")
     count = asks.whole(body, "count", asks.MOST_TASKS, default=1)
     kept = await desk.writing.run(answers.renew, desk.store, who, held) if held else ()
     found = await desk.writing.run(answers.take, desk.store, who, count, held) if count else []
@@ -119,14 +127,14 @@ async def take(desk: Desk, request: Request) -> Response:
 async def answer(desk: Desk, request: Request) -> Response:
     body = await desk.body(request)
     ticket = asks.ticket(body)
-    given = (asks.whole(body, "image"), asks.person(asks.text(body, "who")), asks.text(body, "answer"))
+    given = (asks.whole(body, "image"), desk.person(request, body), asks.text(body, "answer"))
     rest = (asks.whole_or_none(body, "class"), ticket, asks.seconds(body))
     return desk.reply(label=await desk.writing.run(answers.answer, desk.store, *given, *rest), ticket=ticket)
 
 
 async def undo(desk: Desk, request: Request) -> Response:
     body = await desk.body(request)
-    who, ticket = asks.person(asks.text(body, "who")), asks.ticket(body)
+    who, ticket = desk.person(request, body), asks.ticket(body)
     task = await desk.writing.run(answers.undo, desk.store, who, ticket)
     return desk.reply(task=task and asdict(task), ticket=ticket)
 

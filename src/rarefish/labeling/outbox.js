@@ -59,8 +59,10 @@ export function isFinal(error) {
 }
 
 export class Outbox {
-  // `told` is called with {waiting, error} whenever that changes; entries are {path, body}.
-  constructor(workspace, told) {
+  // `told` is called with {waiting, error} whenever that changes; entries are {path, body}. With a personal link only
+  // the answers of its owner, `who`, can be sent; those of others stay in the browser until their link is opened.
+  constructor(workspace, told, who = null) {
+    this.who = who;
     this.prefix = `rarefish.${workspace}.send.`;
     this.told = told;
     this.error = null;
@@ -78,7 +80,8 @@ export class Outbox {
     const keys = Object.keys(localStorageOrNone()).filter((key) => key.startsWith(this.prefix)).sort();
     return keys.flatMap((key) => {
       try {
-        return [{ ...JSON.parse(localStorage.getItem(key)), key, isKept: true }];
+        const entry = { ...JSON.parse(localStorage.getItem(key)), key, isKept: true };
+        return this.who === null || entry.body.who === this.who ? [entry] : [];
       } catch {
         return [];
       }

@@ -30,11 +30,13 @@ async function start() {
   state.classes = search.classes = state.work.classes;
   document.body.classList.toggle("many", !hasFixedKeys(state.classes));
   if (!hasFixedKeys(state.classes)) $("help-classes").textContent = "1 to 9 answer with the likeliest classes of this image, as shown beside the keys";
-  state.outbox = new Outbox(state.work.workspace, onOutbox);
+  const proven = state.work.is_proven ? state.work.person : null;
+  state.outbox = new Outbox(state.work.workspace, onOutbox, proven);
   state.outbox.run();
   $("people").replaceChildren(...Object.keys(state.work.progress.by_person).map((name) => new Option(name)));
   drawProgress(state.work.progress);
-  if (remember("who")) begin(remember("who"));
+  $("who").disabled = proven !== null;
+  if (proven ?? remember("who")) begin(proven ?? remember("who"));
   else askName();
 }
 
@@ -46,7 +48,8 @@ function askName() {
 function begin(who) {
   state.tasks?.close();
   $("who").textContent = who;
-  $("who").setAttribute("aria-label", `${who}: change the name`);
+  $("who").setAttribute("aria-label", state.work.is_proven ? `You label as ${who}` : `${who}: change the name`);
+  $("who").title = state.work.is_proven ? "Your link says who you are" : "Change the name";
   const size = Math.ceil(Math.max($("stage").offsetWidth, $("stage").offsetHeight) * Math.min(devicePixelRatio, 2));
   const given = { workspace: state.work.workspace, who, outbox: state.outbox, size, changed: show, failed: complain };
   state.tasks = new Tasks(given);

@@ -17,10 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from rarefish.errors import ArgumentError, RarefishError
+from rarefish.labeling import asks
 from rarefish.labeling.connections import QUEUE, make_server, short_log
 from rarefish.labeling.desk import Desk, bare_summary, make_routes, on_error
 from rarefish.labeling.guards import ANY_ADDRESS, guarded
-from rarefish.labeling.tokens import ANYBODY, Keys, make_keys
+from rarefish.labeling.tokens import Keys, make_keys
+from rarefish.workspace.answers import check_name
 from rarefish.workspace.store import Store
 
 PORT_SETTING = "labeling_port"
@@ -55,25 +57,33 @@ def serve(
     port: int = 0,
     token: str | None = None,
     allow_remote: bool = False,
-    on_ready: Callable[[str], None] = print,
+    on_ready: Callable[[dict[str, str]], None] = print,
     summary: Summary = bare_summary,
     names: Sequence[str] = (),
+    people: Sequence[str] = (),
 ) -> None:
-    """Serves until it is interrupted; `on_ready` gets the address to open, with the token in it.
+    """Serves until it is interrupted; `on_ready` gets the addresses to open, with tokens in them, by person.
+
+    Without `people` there is one address, of the person ANYBODY: whoever has it can label under any name. With them,
+    everyone has an address that proves who labels.
 
     Without a `token` a random one is made. With the same one, pages that are open go on after a restart.
     `names` are further names the machine is known by, of a proxy for instance. Port 0 takes the workspace's last one
     where it is free: a page that is still open goes on after a restart.
     """
     check_host(host, allow_remote)
-    keys = make_keys(token, identity(store))
+    people = [asks.person(who) for who in people]
+    for who in people:
+        check_name(who)
+    keys = make_keys(token, identity(store), people)
     with listen(store, host, port) as bound, short_log(), ending_in_order():
         number = bound.getsockname()[1]
         store.set(**{PORT_SETTING: number})
         app = make_app(store, keys, known_hosts(host, names), summary)
         server = make_server(app)
         shown = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)
-        on_ready(f"http://{f'[{shown}]' if ':' in shown else shown}:{number}/?token={keys.tokens[ANYBODY]}")
+        site = f"http://{f'[{shown}]' if ':' in shown else shown}:{number}"
+        on_ready({who: f"{site}/?token={own}" for who, own in keys.tokens.items()})
         try:
             server.run(sockets=[bound])
         finally:
