@@ -274,3 +274,45 @@ def test_files_that_hold_other_things(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(ModelError, match="does not hold weights alone, or is damaged"):
         load_weights(small(), path)
+
+
+NAMED_AS_PYTHONS_OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.top = nn.Linear(4, num_classes)
+
+    def forward(self, images):
+        return self.top(images)
+
+def make(num_classes):
+    return Net(num_classes)
+"""
+
+
+@pytest.mark.parametrize("name", ["types", "queue", "random", "my net-1.5"])
+def test_a_file_called_as_a_module_of_python_does_not_take_its_place(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{name}.py"
+    path.write_text(NAMED_AS_PYTHONS_OWN)
+    before = sys.modules.get(name)
+    model = load_model(f"{path}:make", 3, 1)
+    assert sys.modules.get(name) is before and sys.modules[type(model).__module__] is not before
+    # A process that was told nothing else finds the class by its name.
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    script = "import pickle, sys; print(type(pickle.load(open(sys.argv[1], 'rb'))).__name__)"
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path / "model.pkl")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent / "src")}
+    done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.stdout == "Net\n", done.stderr
+    path.write_text(NAMED_AS_PYTHONS_OWN.replace("4, num", "5 , num"))
+    assert load_model(f"{path}:make", 3, 1)(torch.zeros(1, 5)).shape == (1, 3)  # read anew
+
+
+def test_a_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no')")
+    before = set(sys.modules)
+    with pytest.raises(ModelError, match=r"broken.py cannot be loaded: RuntimeError: no \(broken.py, line 1\)"):
+        load_model(f"{tmp_path / 'broken.py'}:make", 3, 1)
+    assert not {name for name in set(sys.modules) - before if "broken" in name}

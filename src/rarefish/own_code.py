@@ -3,12 +3,48 @@
 import importlib
 import importlib.util
 import inspect
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rarefish.errors import ArgumentError, ModelError, nearest
+
+__path__: list[str] = []
+"""Python takes this module for a package: files of the user's are modules in it, and `FilesByName` finds them."""
+
+
+class FilesByName(MetaPathFinder):
+    """Finds a file of the user's by the name of its module, which holds the path.
+
+    Another process finds a class by that name too, and a file called types.py does not take the place of Python's own.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = re.fullmatch(rf"{re.escape(__name__)}\.\w*_x((?:[0-9a-f]{{2}})+)", fullname)
+        return importlib.util.spec_from_file_location(fullname, os.fsdecode(bytes.fromhex(found[1]))) if found else None
+
+
+sys.meta_path.append(FilesByName())
+
+
+def module_name(place: str) -> str:
+    """The name of the module that the file is loaded as."""
+    return f"{__name__}.{re.sub(r'[^0-9a-zA-Z]', '_', Path(place).stem)}_x{os.fsencode(place).hex()}"
+
+
+def _load(place: str) -> ModuleType:
+    """The file as a module, run anew."""
+    name = module_name(place)
+    sys.modules.pop(name, None)
+    return importlib.import_module(name)
 
 
 def call_function(function: Callable[..., Any], address: str, num_classes: int) -> Any:
@@ -32,14 +68,7 @@ def find_function(address: str, ways: str) -> Any:
     """The function at FILE.py:FUNCTION or module:function; `ways` are other ways to name a model."""
     place, _, name = address.rpartition(":")
     try:
-        if place.endswith(".py"):
-            # Under a name that other processes find too: what they send each other is found by it.
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert spec is not None and spec.loader is not None
-            module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
+        module = _load(place) if place.endswith(".py") else importlib.import_module(place)
     except (ImportError, FileNotFoundError, ValueError) as error:
         raise ArgumentError(
             f"There is no {place!r}: {error}. A model is FILE.py:FUNCTION, module:function, {ways}."
