@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rarefish import select
 from rarefish.errors import LayerError, ModelError
 from rarefish.layers import check_logits, choose_layers, find_layers
 from rarefish.models import LeNet
-from tests.cases import Plain, Residual, Transformer, Vector, images
+from tests.cases import Plain, Residual, Transformer, Vector, images, labeled
 
 
 @pytest.mark.parametrize(
@@ -104,3 +105,17 @@ def test_layers_off_the_way_are_not_chosen() -> None:
             return out
 
     assert choose_layers(Side(), images(1)) == ("conv1", "conv2")
+
+
+@pytest.mark.parametrize("off", [torch.no_grad(), torch.inference_mode()])
+def test_a_model_that_turns_gradients_off_is_told_so(off: torch.no_grad | torch.inference_mode) -> None:
+    class Deployed(Plain):
+        def forward(self, x: Tensor) -> Tensor:
+            with off:
+                return super().forward(x)
+
+    model, pool, validation = Deployed(), labeled(12), labeled(12, 1)
+    for layers in (None, ("conv1",)):
+        for labels in ("posterior", "density"):
+            with pytest.raises(ModelError, match=r"runs under torch\.no_grad\(\) or torch\.inference_mode\(\)"):
+                select(model, pool, validation, budget=2, layers=layers, labels=labels, progress=False)

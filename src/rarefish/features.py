@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rarefish.errors import ArgumentError, LayerError, nearest
 from rarefish.layers import (
     channels_last,
+    check_gradients,
     check_logits,
     check_maps,
     check_model,
@@ -126,6 +127,8 @@ def watched(
 
 def pull_back(outputs: Tensor, maps: Sequence[Tensor], **how: Any) -> tuple[Tensor, ...]:
     """Gradients of the outputs at the maps."""
+    if not any(map_.requires_grad for map_ in maps):
+        check_gradients(outputs)
     try:
         return torch.autograd.grad(outputs, maps, **how)
     except RuntimeError as error:

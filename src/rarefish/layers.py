@@ -159,6 +159,15 @@ def check_logits(output: object, num_images: int) -> Tensor:
     return output
 
 
+def check_gradients(output: Tensor) -> None:
+    """Complains about a model that turns gradients off by itself; call it only where they are on."""
+    if not output.requires_grad or output.is_inference():
+        raise ModelError(
+            "The model's output has no gradient: its forward runs under torch.no_grad() or torch.inference_mode(), or "
+            "detaches what it returns. Remove that from forward(); rarefish turns gradients off where it needs none."
+        )
+
+
 def _num_channels(output: Tensor) -> int:
     return output.shape[2] if output.ndim == 3 else output.shape[1]
 
@@ -180,6 +189,7 @@ def _outputs_below_logits(model: nn.Module, images: Tensor) -> dict[str, Tensor]
     try:
         with evaluating(model), torch.enable_grad(), torch.compiler.set_stance("force_eager"):
             logits = check_logits(model(two * 1), 2)
+            check_gradients(logits)
             reached = torch.autograd.grad(logits.sum(), [two, *outputs.values()], allow_unused=True)[1:]
     finally:
         for handle in handles:

@@ -21,7 +21,7 @@ from rarefish.calibration import class_weights, estimate_prior
 from rarefish.errors import ArgumentError
 from rarefish.evidence import FEWEST, SAMPLE, Evidence, Seen
 from rarefish.features import View, Watch
-from rarefish.layers import device_of, dtype_of, setting
+from rarefish.layers import check_gradients, device_of, dtype_of, setting
 from rarefish.progress import track
 from rarefish.replay import Repeated
 
@@ -118,7 +118,9 @@ class Posterior:
         def learn(shown: Tensor, answers: Tensor, new_rate: Tensor) -> None:
             rate.copy_(new_rate)
             optimizer.zero_grad(set_to_none=True)
-            functional.cross_entropy(network(shown).float(), answers).backward()
+            logits = network(shown)
+            check_gradients(logits)
+            functional.cross_entropy(logits.float(), answers).backward()
             optimizer.step()
 
         num_steps = self.num_steps(len(evidence.labels), evidence.pool_size)
