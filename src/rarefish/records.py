@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 from rarefish.cells import to_cell
 from rarefish.errors import DataError
+from rarefish.regular_files import open_regular
 
 COLUMNS = (
     *("method", "kernel", "labels", "layers", "validation_size", "imbalance", "start", "restart", "seed", "round"),
@@ -84,6 +85,28 @@ def read_records(path: Path) -> list[Record]:
         return [_from_json(json.loads(line)) for line in lines]
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path} does not hold records: {error}.") from error
+
+
+PARTS = {"methods": list, "rare": list, "dataset": str, "circumstances": dict}
+"""Of a run's settings, and of what kind each is."""
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The settings of the run in that folder; complains where there are none, or they are damaged."""
+    path = folder / "settings.json"
+    try:
+        with open_regular(path) as file:
+            found = json.loads(file.read())
+    except (DataError, OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{folder} holds no run: its settings.json cannot be read. Give the folder of a run."
+        ) from error
+    is_whole = isinstance(found, dict) and all(
+        isinstance(found.get(name, kind()), kind) for name, kind in PARTS.items()
+    )
+    if not is_whole or not all(isinstance(method, dict) and "name" in method for method in found.get("methods", ())):
+        raise DataError(f"{path} does not hold the settings of a run. Take it from a copy, or choose another folder.")
+    return {name: kind() for name, kind in PARTS.items()} | found
 
 
 def to_csv(records: Sequence[Record], columns: Sequence[str] = COLUMNS) -> str:

@@ -262,6 +262,14 @@ def test_another_method_of_the_same_name_is_refused_and_new_names_are_kept(whole
     assert [method["name"] for method in kept] == ["margin", "random", "fisher", "varR E2"]
 
 
+def test_settings_of_a_run_that_are_damaged_get_a_sentence(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole, tmp_path / "run")
+    for content in ("{", "[]", '{"methods": 3}', '{"circumstances": []}'):
+        (tmp_path / "run" / "settings.json").write_text(content)
+        with pytest.raises(DataError, match=r"settings\.json"):
+            run_experiment(small(), tmp_path / "run")
+
+
 def test_other_images_under_the_same_name_are_refused(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "run")
     path = tmp_path / "run" / "settings.json"

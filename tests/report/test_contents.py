@@ -1,6 +1,7 @@
 """Runs read from disk, and the paper's curves beside them."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,6 +67,15 @@ def test_bad_input(run: Path, tmp_path: Path) -> None:
         read_runs([tmp_path / "empty"])
     (tmp_path / "empty" / "settings.json").write_text('{"methods": [], "rare": []}')
     with pytest.raises(DataError, match="holds no records"):
+        read_runs([tmp_path / "empty"])
+    bad = ("[]", '"run"', '{"methods": 3}', '{"methods": ["a"]}', '{"rare": {}}', '{"dataset": []}', "[" * 100_000, "{")
+    for content in bad:
+        (tmp_path / "empty" / "settings.json").write_text(content)
+        with pytest.raises(DataError, match=r"settings\.json (cannot be read|does not hold the settings of a run)"):
+            read_runs([tmp_path / "empty"])
+    (tmp_path / "empty" / "settings.json").unlink()
+    os.mkfifo(tmp_path / "empty" / "settings.json")
+    with pytest.raises(DataError, match=r"settings\.json cannot be read"):
         read_runs([tmp_path / "empty"])
     broken = next((run / "records").glob("random*"))
     broken.write_text('{"method": "random"}\n')

@@ -24,7 +24,7 @@ import torch
 
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.settings import Cell, Experiment, differences, with_methods_of
-from rarefish.records import Record, read_records, replace_whole, to_line, write_whole
+from rarefish.records import Record, read_records, read_settings, replace_whole, to_line, write_whole
 from rarefish.underway import UnderWay
 
 
@@ -122,7 +122,7 @@ def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
     """
     path, settings = folder / "settings.json", experiment.to_json()
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = read_settings(folder)
         different = differences(before, settings)
         if data and before.get("data", data) != data:
             different.append(f"the images of {experiment.dataset} were another copy")

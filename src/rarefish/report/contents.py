@@ -1,7 +1,6 @@
 """What a report is made from: the records of one or more runs, and the paper's curves."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rarefish.errors import ArgumentError, DataError, nearest
-from rarefish.records import Record, read_records
+from rarefish.records import Record, read_records, read_settings
 from rarefish.report.curves import Curve, complete, curve, methods_of, name_apart
 
 PAPER_SETS = {"mnist": "MNIST", "svhn-extra": "SVHN", "imagenet": "ImageNet"}
@@ -62,7 +61,7 @@ class Contents:
 
 def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
     """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
-    settings_of = {run: _settings(run) for run in runs}
+    settings_of = {run: read_settings(run) for run in runs}
     check_alike(settings_of)
     records: list[Record] = []
     snapshots: dict[str, Path] = {}
@@ -103,13 +102,6 @@ def check_alike(settings_of: Mapping[Path, dict[str, Any]]) -> None:
         differing = [name for name in ALIKE if settings.get(name) != known.get(name)]
         if differing:
             raise ArgumentError(f"{first} and {run} differ in {', '.join(differing)}. Report them apart.")
-
-
-def _settings(run: Path) -> dict[str, Any]:
-    try:
-        return json.loads((run / "settings.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{run} holds no run: its settings.json cannot be read. Give the folder of a run.") from error
 
 
 def _place(path: Path, order: list[str]) -> tuple[int, str]:
