@@ -143,3 +143,18 @@ def test_batches_of_given_sizes_whatever_holds_the_images() -> None:
             assert torch.equal(batch.images[0], source[int(batch.index[0])][0])
     assert lies_in_memory(data) and lies_in_memory(pixels) and not lies_in_memory(Items())
     assert labels_of(Items()) is None and torch.equal(labels_of(pixels), data.tensors[1])  # pyright: ignore[reportArgumentType]
+
+
+def test_labels_in_a_column_of_their_own_are_taken_and_others_refused() -> None:
+    truth = torch.tensor([3, 1, 2])
+    for labels in (truth[:, None], truth.double(), truth.double()[:, None]):
+        batches = read_all(TensorDataset(IMAGES, labels), with_labels=True)
+        assert torch.cat([batch.labels for batch in batches if batch.labels is not None]).tolist() == [3, 1, 2]
+    with pytest.raises(LabelError, match=r"labels of 2 images are of shape \(2, 4\); give one class number per image"):
+        read_all(TensorDataset(IMAGES, torch.eye(4)[truth]), with_labels=True)
+    with pytest.raises(LabelError, match=r"label of item 1 is 1\.5"):
+        read_all(TensorDataset(IMAGES, torch.tensor([3, 1.5, 2])), with_labels=True)
+    with pytest.raises(LabelError, match=r"of shape \(2, 1, 1\)"):
+        read_all(
+            Items(zip(IMAGES, truth, strict=True)), True, collate=lambda items: (IMAGES[:2], truth[:2, None, None])
+        )

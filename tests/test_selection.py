@@ -338,3 +338,43 @@ def test_images_in_whole_numbers_are_warned_of() -> None:
     pool = TensorDataset((images(10) * 50).byte())
     with pytest.warns(IntegerImagesWarning, match="images of the pool are uint8, not floats"):
         select(Plain(), pool, VALIDATION, budget=2, layers=LAYERS)
+
+
+class Failing(TensorDataset):
+    """A pool on a disk that fails at one read, or from one read on."""
+
+    def __init__(self, data: TensorDataset, at: int, forever: bool) -> None:
+        super().__init__(*data.tensors)
+        self.reads, self.at, self.forever = 0, at, forever
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        if self.reads == self.at or (self.forever and self.reads > self.at):
+            raise OSError(5, "Input/output error")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("labels", ["posterior", "true"])
+def test_a_read_that_fails_at_any_time_is_no_reason_to_stop(labels: str, tmp_path: Path) -> None:
+    validation = labeled(15, 1)
+
+    def choose(at: int, forever: bool = False) -> tuple[int, Selection]:
+        pool = Failing(labeled(12), at, forever)
+        chosen = select(net().float(), pool, validation, budget=3, layers=LAYERS, labels=labels, progress=False)
+        return pool.reads, chosen
+
+    reads, whole = choose(0)
+    told = 0
+    for at in range(1, reads + 1):
+        _, chosen = choose(at)
+        assert len(chosen) == 3 and len(chosen.unreadable) <= 1
+        told += len(chosen.unreadable)
+    assert told == 12  # in the pass over the pool each image is missed once
+    assert not whole.unreadable
+    assert isinstance(whole.pool, Failing)
+    whole.pool.at = whole.pool.reads + 2
+    whole.contact_sheet(tmp_path / "picks.png")  # with a black image
+    with Image.open(tmp_path / "picks.png") as sheet:
+        assert sheet.width > 100
+    with pytest.raises(DataError, match="Input/output error"):
+        choose(1, forever=True)

@@ -49,10 +49,10 @@ def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader
     """Warns when an image is another one on the second read: random augmentation has been left on."""
     for number, i in enumerate(index[:8]):
         try:
-            data[i]
+            items = [data[i] for _ in range(2)]
         except UNREADABLE:
             continue  # said where it is needed
-        first, second = (reader.one(data, i) for _ in range(2))
+        first, second = (reader.batch_of(i, item) for item in items)
         if number == 0:
             warn_of_integers(first, name)
         first, second = first.double(), second.double()
@@ -144,9 +144,19 @@ def check_rule(
             raise LabelError(f"labels={labels!r} needs validation labels. Give (image, label) items, or use {weak}.")
         if failures is None:
             raise LabelError(f"The validation set has no labels. Give (image, label) items, or failures= with {weak}.")
-    if rule.needs_pool_labels and label_of(pool[0]) is None:
+    if rule.needs_pool_labels and _lacks_labels(pool):
         raise LabelError(f"labels={labels!r} needs the pool's true labels, and its items have none. Use 'density'.")
     return rule
+
+
+def _lacks_labels(pool: Data) -> bool:
+    """Whether the first image that can be read has no label."""
+    for i in range(len(pool)):
+        try:
+            return label_of(pool[i]) is None
+        except UNREADABLE:
+            continue
+    return False
 
 
 def check_kernel(kernel: str) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.calibration import estimate_prior
+from rarefish.errors import DataError, list_some
 from rarefish.indices import draw_some
 from rarefish.layers import device_of, dtype_of, evaluating
 from rarefish.reading import Reader
@@ -27,6 +28,8 @@ def answer_chances(
     with torch.no_grad(), evaluating(model):
         for batch in reader.read(data, list(rows), title="asking the model", unreadable=unreadable):
             found.append(model(batch.images.to(device, dtype)).float().softmax(dim=1).cpu())
+    if not found:
+        raise DataError(f"None of {len(rows)} images can be read. {list_some((unreadable or {}).values(), 1)}")
     return torch.cat(found)
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from rarefish.cells import to_cell
 from rarefish.pictures import draw_pairs
-from rarefish.reading import Data
+from rarefish.reading import UNREADABLE, Data
 from rarefish.records import write_whole
 from rarefish.unpacking import image_of
 
@@ -72,5 +73,13 @@ class Selection:
         """Writes a picture: each chosen image with the failure that called for it at its left."""
         assert self.pool is not None and self.validation is not None
         rows = self.rows()[: max(1, limit)]
-        pairs = [(image_of(self.validation[center]), image_of(self.pool[i])) for i, _, center, _ in rows]
+        pairs = [(_image_or_blank(self.validation, center), _image_or_blank(self.pool, i)) for i, _, center, _ in rows]
         draw_pairs(pairs, [f"{i} as {label}" for i, _, _, label in rows]).save(path)
+
+
+def _image_or_blank(data: Data, index: int) -> Any:
+    """The image, or a black one where it cannot be read any more."""
+    try:
+        return image_of(data[index])
+    except UNREADABLE:
+        return torch.zeros(1, 56, 56)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rarefish.errors import ArgumentError, DataError, LabelError, RarefishError, list_some
 from rarefish.progress import track
-from rarefish.unpacking import image_of, label_at, label_of, stack
+from rarefish.unpacking import flat_labels, image_of, label_at, label_of, stack
 
 UNREADABLE = (OSError, SyntaxError, DataError)
 """What data sets raise for a file that is broken or gone; Pillow's errors are among them."""
@@ -61,7 +61,10 @@ def labels_of(data: object) -> Tensor | None:
     """All labels by the data set's own list, without a look at an image; None where it has no list."""
     own = data.tensors[1] if isinstance(data, TensorDataset) and len(data.tensors) > 1 else None
     own = getattr(data, "targets", own)
-    return None if own is None else torch.as_tensor(own).long().cpu()
+    if own is None:
+        return None
+    labels = torch.as_tensor(own)
+    return flat_labels(labels, torch.arange(len(labels))).cpu()
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,11 @@ class Reader:
 
     def one(self, data: Data, index: int) -> Tensor:
         """The image at `index`, as a batch of one, read as all others are."""
-        return _Collate(self.collate, False)([(index, data[index])]).images
+        return self.batch_of(index, data[index])
+
+    def batch_of(self, index: int, item: Any) -> Tensor:
+        """The image of an item that was read, as a batch of one."""
+        return _Collate(self.collate, False)([(index, item)]).images
 
 
 def _slices(
@@ -169,7 +176,8 @@ def _slices(
             )
         take, truth = (lambda rows: images[rows.to(images.device)]), rest[0] if with_labels else None
     for rows in torch.as_tensor(index, dtype=torch.long).split(size if isinstance(size, int) else list(size)):
-        yield Batch(rows, take(rows), None if truth is None else truth[rows.to(truth.device)].long())
+        labels = None if truth is None else flat_labels(truth[rows.to(truth.device)], rows)
+        yield Batch(rows, take(rows), labels)
 
 
 @dataclass(frozen=True)
@@ -227,7 +235,8 @@ class _Collate:
         else:
             images = stack([image_of(item) for item in items], index)
             labels = torch.tensor([label_at(i, item) for i, item in numbered]) if self.with_labels else None
-        return Batch(index, torch.as_tensor(images), labels if labels is None else torch.as_tensor(labels).long())
+        labels = None if labels is None else flat_labels(torch.as_tensor(labels), index)
+        return Batch(index, torch.as_tensor(images), labels)
 
 
 def _num_images(batch: "Batch | RarefishError") -> int:

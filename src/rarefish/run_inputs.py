@@ -23,7 +23,7 @@ from rarefish.errors import DataError
 from rarefish.hashing import digest, digest_file
 from rarefish.indices import Left
 from rarefish.layers import device_of
-from rarefish.reading import UNREADABLE, Data, Fingerprinted, InMemory, labels_of
+from rarefish.reading import UNREADABLE, Data, Fingerprinted, InMemory
 from rarefish.unpacking import image_of, label_of
 
 SAMPLED = 16
@@ -87,10 +87,11 @@ def digest_data(data: Data, *, with_contents: bool = False) -> dict[str, str]:
         return {**known, **data.fingerprints(with_contents=with_contents)}
     if isinstance(data, Subset):
         return {**known, **digest_data(data.dataset, with_contents=with_contents), "subset": digest(data.indices)}  # pyright: ignore[reportArgumentType]
-    labels = labels_of(data)
-    own = {} if labels is None else {"labels": digest_tensor(labels)}
     if isinstance(data, TensorDataset):
-        return {**known, **own, "images": digest(map(digest_tensor, data.tensors))}
+        images, *labels = map(digest_tensor, data.tensors)
+        return {**known, "labels": digest(labels), "images": images}
+    targets = getattr(data, "targets", None)
+    own = {} if targets is None else {"labels": digest(np.asarray(targets).tolist())}
     if isinstance(data, InMemory):
         rows = torch.arange(len(data)).split(1000)
         return {**known, **own, "images": digest(digest_tensor(data.take(some)) for some in rows)}

@@ -44,6 +44,20 @@ def label_at(index: int, item: Any) -> int:
     return number
 
 
+def flat_labels(labels: Tensor, index: Tensor) -> Tensor:
+    """Labels of a batch, of shape (N,), also out of (N, 1); complains about others and about fractions."""
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1 or len(flat) != len(index):
+        raise LabelError(
+            f"The labels of {len(index)} images are of shape {tuple(labels.shape)}; give one class number per image, "
+            "such as labels.argmax(dim=1) of one-hot labels."
+        )
+    if flat.is_floating_point() and len(flat) and (wrong := flat != flat.round()).any():
+        place = int(wrong.nonzero()[0])
+        raise LabelError(f"The label of item {int(index[place])} is {float(flat[place])}, not a class number from 0.")
+    return flat.long()
+
+
 def stack(images: list[Any], index: Tensor) -> Tensor:
     """Images of one size as one tensor; complains about others."""
     for i, image in zip(index.tolist(), images, strict=True):

@@ -114,20 +114,22 @@ def _record(
     store: Store, chosen: Selection, model: nn.Module, pool: Shelf, trusted: Shelf, labels: str, running: Running
 ) -> int:
     """Writes what was chosen as a new round; its number."""
-    rows, centers = [row for row, *_ in chosen.rows()], [center for _, _, center, _ in chosen.rows()]
-    chance = answer_chances(model, pool, rows, running.reader())
+    lost: dict[int, str] = {}
+    chance = answer_chances(model, pool, [row for row, *_ in chosen.rows()], running.reader(), unreadable=lost)
+    kept = [row for row in chosen.rows() if row[0] not in lost]  # nobody could label the others
+    centers = [center for _, _, center, _ in kept]
     wrong = answer_chances(model, trusted, centers, running.reader()).argmax(dim=1).tolist()
     how = {
         "labels": labels,
         "layers": list(chosen.layers),
         "failures": chosen.num_failures,
         "notes": list(chosen.notes),
-        "unreadable": {pool.ids[row]: why for row, why in chosen.unreadable.items()},
+        "unreadable": {pool.ids[row]: why for row, why in {**chosen.unreadable, **lost}.items()},
         "pool_mix": pool_mix(model, pool, trusted, running.reader()),
     }
     picks = [
         Chosen(pool.ids[row], trusted.ids[center], taken_for, float(alike), int(likely.argmax()), likeliest(likely))
-        for (row, alike, center, _), taken_for, likely in zip(chosen.rows(), wrong, chance, strict=True)
+        for (row, alike, center, _), taken_for, likely in zip(kept, wrong, chance, strict=True)
     ]
     return add_round(store, picks, how)
 
