@@ -3,7 +3,11 @@
 import gzip
 import os
 import struct
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,3 +242,145 @@ def test_a_folder_that_may_not_be_read_is_named(folder: Path) -> None:
             open_pool(folder, (4, 4))
     finally:
         (folder / "dog").chmod(0o755)
+
+
+def write_npz(path: Path, **arrays: Any) -> None:
+    np.savez(path, **arrays)
+
+
+def write_npy(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, PIXELS)
+
+
+HEADER = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1125899906842624,), }"
+HUGE = b"\x93NUMPY\x01\x00v\x00" + HEADER.ljust(117) + b"\n"
+"""An array of a petabyte, by its header."""
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: write_npz(path, images=PIXELS, labels=np.eye(3)), r"labels are float64 \(3, 3\); need one whole"),
+        (lambda path: write_npz(path, images=PIXELS, labels=np.array(["a"] * 3)), "labels are <U1"),
+        (lambda path: write_npz(path, images=PIXELS, labels=np.array(1)), r"labels are int64 \(\)"),
+        (lambda path: write_npz(path, images=PIXELS[0, 0], labels=NUMBERS), "images are uint8"),
+        (lambda path: write_npz(path, images=PIXELS[:, :0], labels=NUMBERS), r"images are uint8 \(3, 0, 5, 1\)"),
+        (lambda path: write_npz(path, images=np.array([None]), labels=NUMBERS), "damaged or not an .npz file"),
+        (write_npy, "damaged or not an .npz file"),
+        (lambda path: path.write_bytes(HUGE), "damaged or not an .npz file"),
+        (lambda path: path.write_bytes(b""), "damaged or not an .npz file"),
+        (lambda path: path.mkdir(), "it is a folder"),
+        (os.mkfifo, "not a regular file"),
+    ],
+)
+def test_a_malformed_npz_file_gets_a_sentence(tmp_path: Path, write: Callable[[Path], Any], message: str) -> None:
+    write(tmp_path / "data.npz")
+    with pytest.raises(DataError, match=rf"data\.npz.*{message}"):
+        read_npz(tmp_path / "data.npz")
+
+
+def test_labels_in_a_column_of_their_own_are_taken(tmp_path: Path) -> None:
+    write_npz(tmp_path / "data.npz", images=PIXELS, labels=NUMBERS[:, None])
+    assert read_npz(tmp_path / "data.npz").labels.tolist() == NUMBERS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"X": np.zeros((4, 4, 3), np.uint8), "y": np.zeros((3, 1))}, "damaged or not an SVHN file"),
+        ({"X": np.zeros((4, 4, 3, 2)), "y": np.zeros((2, 1), np.uint8)}, "images are float64"),
+        ({"X": np.zeros((4, 4, 3, 2), np.uint8), "y": np.array(["a", "b"])}, "labels are <U1"),
+        ({"X": np.zeros((4, 4, 3, 2), np.uint8), "y": np.array([[1.5], [2.0]])}, "labels are float64"),
+        ({"X": np.zeros((4, 4, 3, 2), np.uint8), "y": np.zeros((2, 3), np.uint8)}, r"labels are uint8 \(2, 3\)"),
+        ({"X": np.zeros((4, 4, 3, 2), np.uint8)}, "damaged or not an SVHN file: 'y'"),
+    ],
+)
+def test_a_malformed_mat_file_gets_a_sentence(tmp_path: Path, content: dict[str, Any], message: str) -> None:
+    scipy_io = pytest.importorskip("scipy.io", reason="SciPy is not installed")
+    scipy_io.savemat(tmp_path / "train.mat", content)
+    with pytest.raises(DataError, match=rf"train\.mat.*{message}"):
+        read_svhn(tmp_path / "train.mat")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bytes([0, 0, 8, 3]) + struct.pack(">3I", *[2**32 - 1] * 3) + bytes(9), "is cut off"),
+        (idx(PIXELS) + b"more", "too long: it holds more than 60 bytes for 3 × 4 × 5"),
+    ],
+)
+def test_an_idx_file_that_is_shorter_or_longer_than_it_says(tmp_path: Path, content: bytes, message: str) -> None:
+    for name in ("images", "images.gz"):
+        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+        (tmp_path / "labels").write_bytes(idx(NUMBERS))
+        with pytest.raises(DataError, match=rf"{name}.*({message})"):
+            read_idx(tmp_path / name, tmp_path / "labels")
+
+
+@pytest.mark.parametrize("name", ["pool.csv", "pool.parquet", "pool/1.png", "pool/1.parquet"])
+def test_a_pipe_in_place_of_a_file_is_refused_or_left_out(tmp_path: Path, name: str) -> None:
+    """In a process of its own: what waits for a pipe waits for ever."""
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / "pool").mkdir()
+    os.mkfifo(tmp_path / name)
+    script = (
+        "import sys; from pathlib import Path; from rarefish.errors import DataError\n"
+        "from rarefish.datasets.sources import open_labeled, open_pool\n"
+        "for read in (lambda path: open_pool(path, (4, 4))[0], lambda path: open_labeled(path, (4, 4))):\n"
+        "    try: read(Path(sys.argv[1])); print('opened')\n"
+        "    except DataError as error: print(error)\n"
+    )
+    source = tmp_path / ("pool" if name.startswith("pool/") else name)
+    done = subprocess.run([sys.executable, "-c", script, str(source)], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    pool, _ = done.stdout.splitlines()
+    assert "not a regular file" in pool
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"path,label\na.png\n", "has fewer cells in row 1 than columns"),
+        (b"path,label\n\xff\xfe,a\n", "not a CSV file in UTF-8"),
+        (b'path,label\n"' + b"x" * 200_000 + b'",a\n', "field larger than field limit"),
+        (b"", "has the columns ; it needs path and label"),
+    ],
+)
+def test_a_malformed_manifest_gets_a_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "all.csv").write_bytes(content)
+    with pytest.raises(DataError, match=rf"all\.csv.*{message}"):
+        read_manifest(tmp_path / "all.csv")
+
+
+def test_a_manifest_that_a_spreadsheet_saved_is_read(folder: Path) -> None:
+    (folder / "all.csv").write_text("path,label\ncat/0.png,a\ndog/0.png,b\n", encoding="utf-8-sig")
+    assert len(read_manifest(folder / "all.csv")) == len(open_pool(folder / "all.csv", (4, 4))) == 2
+
+
+def test_parquet_files_with_other_columns_are_named(folder: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    content = [(folder / "cat/0.png").read_bytes()]
+    parquet.write_table(pa.table({"image": content}), folder / "a.parquet")
+    parquet.write_table(pa.table({"img": content, "id": [1]}), folder / "b.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet has its images in the column image, and .*b\.parquet has"):
+        open_pool(folder, (4, 4))
+    parquet.write_table(pa.table({"image": [[1, 2]], "img": content}), folder / "b.parquet")
+    pool = open_pool(folder, (4, 4))
+    assert pool[0][0].shape == (3, 4, 4)
+    with pytest.raises(DataError, match="Row 1 has no image in its column image"):
+        _ = pool[1]
+    (folder / "b.parquet").unlink()
+    (folder / "b.parquet").mkdir()
+    with pytest.raises(DataError, match=r"b\.parquet cannot be read: it is a folder"):
+        open_pool(folder, (4, 4))
+
+
+def test_a_parquet_file_that_is_damaged_later_gives_images_that_cannot_be_read(folder: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"image": [(folder / "cat/0.png").read_bytes()] * 3}), folder / "a.parquet")
+    pool = open_pool(folder / "a.parquet", (4, 4))
+    (folder / "a.parquet").write_bytes(b"PAR1" + bytes(40) + b"PAR1")
+    with pytest.raises(DataError, match=r"Row 1 cannot be read from .*a\.parquet"):
+        _ = pool[1]

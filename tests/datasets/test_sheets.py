@@ -48,3 +48,30 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
     (tmp_path / "train_01.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match="train_01.png cannot be read"):
         read_sheets(tmp_path, "train", 4)
+
+
+def test_malformed_sheets_get_a_sentence(tmp_path: Path) -> None:
+    write(tmp_path, np.zeros((14, 4, 4, 3), np.uint8))
+    Image.new("RGB", (4, 4)).save(tmp_path / "train_0x.png")  # no sheet of ours
+    assert len(read_sheets(tmp_path, "train", 4)) == 14
+    labels = tmp_path / "train_labels.npy"
+    for content, message in (
+        (np.zeros((14, 2), int), r"labels are int64 \(14, 2\)"),
+        (np.array(3), r"labels are int64 \(\)"),
+        (np.array([None] * 14), "damaged or not an .npy file"),
+    ):
+        np.save(labels, content)
+        with pytest.raises(DataError, match=rf"train_labels\.npy.*{message}"):
+            read_sheets(tmp_path, "train", 4)
+    np.save(labels, np.zeros((14, 1), int))
+    assert read_sheets(tmp_path, "train", 4).labels.shape == (14,)
+    labels.write_bytes(b"none")
+    with pytest.raises(DataError, match="damaged or not an .npy file"):
+        read_sheets(tmp_path, "train", 4)
+    np.save(labels, np.zeros(14, int))
+    sheet = tmp_path / "train_01.png"
+    raw = sheet.read_bytes()
+    for content in (raw[:-60], raw[:40], raw.replace(b"IDAT", b"IDAX"), b""):
+        sheet.write_bytes(content)
+        with pytest.raises(DataError, match=r"train_01\.png"):
+            read_sheets(tmp_path, "train", 4)

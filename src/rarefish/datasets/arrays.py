@@ -1,9 +1,11 @@
 """Images and labels held in memory, and the files they come from: IDX (MNIST), .mat (SVHN), .npz."""
 
 import gzip
+import math
+import os
 import struct
-import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,10 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from rarefish.errors import DataError
+from rarefish.regular_files import open_regular
+
+MOST_PACKED = 1_100
+"""No byte of a gzip file unpacks to more bytes than this."""
 
 
 @dataclass(frozen=True)
@@ -115,46 +121,70 @@ def read_svhn(path: Path) -> Arrays:
         from scipy.io import loadmat
     except ImportError as error:
         raise DataError("Reading .mat files needs SciPy: pip install scipy.") from error
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
-    try:
-        with file:
-            content = loadmat(file)
-        images, labels = content["X"], content["y"].ravel()
-    except Exception as error:  # a damaged file makes SciPy raise almost anything
-        raise DataError(f"{path} is damaged or not an SVHN file: {error}. Fetch it again.") from error
-    return Arrays(np.ascontiguousarray(images.transpose(3, 0, 1, 2)), labels % 10)
+    with open_regular(path) as file, _naming(path, "an SVHN file"):
+        content = loadmat(file)
+        images, labels = (np.asarray(content[name]) for name in ("X", "y"))
+        images = _checked_images(images.transpose(3, 0, 1, 2), path)
+    return Arrays(np.ascontiguousarray(images), flat_labels(labels.T if len(labels) == 1 else labels, path) % 10)
 
 
 def read_npz(path: Path, images: str = "images", labels: str = "labels") -> Arrays:
     """Two arrays of an .npz file by name; grey images may lack the channel."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as content:
-            missing = [name for name in (images, labels) if name not in content]
-            if missing:
-                raise DataError(f"{path} has no array {missing[0]!r}; it has {', '.join(content)}.")
-            pixels, numbers = content[images], content[labels]
-    except (zipfile.BadZipFile, ValueError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged or not an .npz file: {error}.") from error
+    with open_regular(path) as file, _naming(path, "an .npz file"), np.load(file, allow_pickle=False) as content:
+        missing = [name for name in (images, labels) if name not in content]
+        if missing:
+            raise DataError(f"{path} has no array {missing[0]!r}; it has {', '.join(content)}.")
+        pixels, numbers = content[images], content[labels]
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
-    if pixels.ndim != 4 or pixels.dtype != np.uint8:
-        raise DataError(f"{path}: images are {pixels.dtype} {pixels.shape}; need uint8 (N, height, width, channels).")
-    return Arrays(pixels, numbers)
+    return Arrays(_checked_images(pixels, path), flat_labels(numbers, path))
+
+
+def flat_labels(labels: np.ndarray, path: Path) -> np.ndarray:
+    """Labels of shape (N,), also out of (N, 1); complains about others and about what is no whole number."""
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer):
+        raise DataError(
+            f"{path}: labels are {labels.dtype} {labels.shape}; need one whole number per image, of shape (N,)."
+        )
+    return flat
+
+
+def _checked_images(images: np.ndarray, path: Path) -> np.ndarray:
+    if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape[1:]:
+        raise DataError(f"{path}: images are {images.dtype} {images.shape}; need uint8 (N, height, width, channels).")
+    return images
+
+
+@contextmanager
+def _naming(path: Path, kind: str) -> Iterator[None]:
+    """Names the file in whatever is raised: a damaged file makes NumPy and SciPy raise almost anything."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = "there is not enough memory for it" if isinstance(error, MemoryError) else str(error)
+        raise DataError(f"{path} is damaged or not {kind}: {reason}. Fetch it again.") from error
 
 
 def _read_idx(path: Path, dimensions: int) -> np.ndarray:
     """One IDX file: two zeros, the type (8: bytes), the number of dimensions, each size, the bytes."""
-    try:
-        raw = path.read_bytes()
-        raw = gzip.decompress(raw) if path.suffix == ".gz" else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path} is damaged: {error}. Fetch it again.") from error
     start = 4 + 4 * dimensions
-    if len(raw) < start or raw[:4] != bytes([0, 0, 8, dimensions]):
-        raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions.")
-    shape = struct.unpack(f">{dimensions}I", raw[4:start])
-    if len(raw) - start != int(np.prod(shape)):
-        raise DataError(f"{path} is cut off: {len(raw) - start:,} bytes for {' × '.join(map(str, shape))}.")
-    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape)
+    with ExitStack() as opened, _naming(path, "an IDX file"):
+        file = opened.enter_context(open_regular(path))
+        most = MOST_PACKED * os.fstat(file.fileno()).st_size
+        if path.suffix == ".gz":
+            file = opened.enter_context(gzip.GzipFile(fileobj=file))
+        head = file.read(start)
+        if len(head) < start or head[:4] != bytes([0, 0, 8, dimensions]):
+            raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions.")
+        shape = struct.unpack(f">{dimensions}I", head[4:])
+        expected = math.prod(shape)
+        # No more than the header promises, and nothing that the file cannot hold.
+        content = file.read(expected + 1) if expected <= most else b""
+    if len(content) != expected:
+        sizes = " × ".join(map(str, shape))
+        if len(content) > expected:
+            raise DataError(f"{path} is too long: it holds more than {expected:,} bytes for {sizes}.")
+        raise DataError(f"{path} is cut off: {len(content):,} bytes for {sizes}.")
+    return np.frombuffer(content, np.uint8).reshape(shape)

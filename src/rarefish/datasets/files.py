@@ -4,6 +4,7 @@ import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from rarefish.errors import ArgumentError, DataError, list_some
 from rarefish.hashing import digest, digest_files
 from rarefish.opening import SUFFIXES, Source, open_picture, printable
+from rarefish.regular_files import open_regular
 
 
 @dataclass(frozen=True)
@@ -117,17 +119,30 @@ def read_manifest(
     `later`: do not look before an image is asked for.
     """
     manifest = Path(manifest)
-    with manifest.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if not {"path", "label"} <= set(reader.fieldnames or ()):
-            raise DataError(
-                f"{manifest} has the columns {list_some(reader.fieldnames or ())}; it needs path and label."
-            )
-        rows = [(manifest.parent / row["path"], row["label"]) for row in reader]
+    rows = [(manifest.parent / path, label) for path, label in read_columns(manifest, ("path", "label"))]
     names = {label for _, label in rows}
     classes = tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else sorted(names))
     place = {name: i for i, name in enumerate(classes)}
     return _checked([p for p, _ in rows], [place[c] for _, c in rows], classes, size, mode, on_error, manifest)
+
+
+def read_columns(manifest: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Those columns of a CSV file, row by row; complains about a file that has them not, or is no CSV file."""
+    with open_regular(manifest) as file:
+        try:
+            reader = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""))
+            if not set(columns) <= set(reader.fieldnames or ()):
+                wanted = " and ".join(columns)
+                raise DataError(f"{manifest} has the columns {list_some(reader.fieldnames or ())}; it needs {wanted}.")
+            rows = [tuple(row[column] for column in columns) for row in reader]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{manifest} is not a CSV file in UTF-8: {error}.") from error
+    short = next((number for number, row in enumerate(rows, start=1) if None in row), None)
+    if short:
+        raise DataError(
+            f"{manifest} has fewer cells in row {short} than columns. Give each row {' and '.join(columns)}."
+        )
+    return rows
 
 
 def _checked(

@@ -7,18 +7,20 @@ sheet may end in tiles that belong to no image.
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from rarefish.datasets.arrays import Arrays
+from rarefish.datasets.arrays import Arrays, flat_labels
 from rarefish.errors import DataError
+from rarefish.regular_files import open_regular
 
 SUFFIXES = (".jpeg", ".webp", ".png")
 
 
 def find_sheets(folder: Path, split: str) -> list[Path]:
     """In order; none where the folder has other files."""
-    found = [path for path in folder.glob(f"{split}_[0-9]*") if path.suffix in SUFFIXES]
-    return sorted(found, key=lambda path: int(path.stem.rpartition("_")[2]))
+    numbers = {path: path.stem.removeprefix(f"{split}_") for path in folder.glob(f"{split}_[0-9]*")}
+    found = [path for path, number in numbers.items() if path.suffix in SUFFIXES and number.isdecimal()]
+    return sorted(found, key=lambda path: int(numbers[path]))
 
 
 def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
@@ -26,7 +28,7 @@ def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
     labels_file, sheets = folder / f"{split}_labels.npy", find_sheets(folder, split)
     if not sheets or not labels_file.exists():
         raise DataError(f"{folder} has no sheets {split}_00, {split}_01 … with {split}_labels.npy.")
-    labels = np.load(labels_file, allow_pickle=False)
+    labels = _read_labels(labels_file)
     images = np.concatenate([_cut(path, pixels) for path in sheets])
     a_sheet = len(images) // len(sheets)
     if not len(images) - a_sheet < len(labels) <= len(images):
@@ -36,11 +38,23 @@ def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
     return Arrays(images[: len(labels)], labels)
 
 
+def _read_labels(path: Path) -> np.ndarray:
+    with open_regular(path) as file:
+        try:
+            return flat_labels(np.load(file, allow_pickle=False), path)
+        except DataError:
+            raise
+        except Exception as error:  # a damaged file makes NumPy raise almost anything
+            raise DataError(f"{path} is damaged or not an .npy file: {error}. Fetch it again.") from error
+
+
 def _cut(path: Path, pixels: int) -> np.ndarray:
     try:
-        with Image.open(path) as opened:
+        with open_regular(path) as file, Image.open(file) as opened:
             sheet = np.asarray(opened.convert("RGB"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # a damaged picture makes Pillow raise almost anything
         raise DataError(f"{path} cannot be read: {error}.") from error
     down, across = sheet.shape[0] // pixels, sheet.shape[1] // pixels
     if sheet.shape[:2] != (down * pixels, across * pixels):

@@ -1,6 +1,5 @@
 """Images by where they are: a folder, a CSV manifest or Parquet files; nothing is decoded before it is asked for."""
 
-import csv
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +12,19 @@ from typing import Any
 
 from torch import Tensor
 
-from rarefish.datasets.files import ImageFiles, check_scale, decode, find_images, read_folder, read_manifest, scale
+from rarefish.datasets.files import (
+    ImageFiles,
+    check_scale,
+    decode,
+    find_images,
+    read_columns,
+    read_folder,
+    read_manifest,
+    scale,
+)
 from rarefish.errors import ArgumentError, DataError
 from rarefish.hashing import digest, digest_files
+from rarefish.regular_files import open_regular
 
 IMAGE_COLUMNS = ("image", "img", "bytes")
 
@@ -48,15 +57,11 @@ def _open_pool(source: Path, size: tuple[int, int], mode: str) -> "ImageFiles | 
     if not source.exists():
         raise DataError(f"There is no {source}.")
     if source.suffix == ".parquet" or (source.is_dir() and any(source.glob("*.parquet"))):
-        return open_parquet([source] if source.is_file() else sorted(source.glob("*.parquet")), size, mode)
+        return open_parquet(sorted(source.glob("*.parquet")) if source.is_dir() else [source], size, mode)
     if source.is_dir():
         paths = find_images(source)
     else:
-        with source.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if "path" not in (reader.fieldnames or ()):
-                raise DataError(f"{source} has no column path.")
-            paths = [source.parent / row["path"] for row in reader]
+        paths = [source.parent / path for (path,) in read_columns(source, ("path",))]
     if not paths:
         raise DataError(f"{source} names no images.")
     return ImageFiles(tuple(paths), (-1,) * len(paths), (), size, mode)
@@ -97,8 +102,11 @@ class ParquetImages:
         number = bisect_right(self.ends, index)
         file, group = self.groups[number]
         row = index - (self.ends[number - 1] if number else 0)
-        value = _read_group(self.files[file], group, self.column)[row].as_py()
-        content = value["bytes"] if isinstance(value, dict) else value
+        try:
+            value = _read_group(self.files[file], group, self.column)[row].as_py()
+        except Exception as error:  # a damaged file makes pyarrow raise almost anything
+            raise DataError(f"Row {index} cannot be read from {self.files[file]}: {error}.") from error
+        content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes):
             raise DataError(f"Row {index} has no image in its column {self.column}.")
         image = decode(BytesIO(content), self.size, self.mode, f"row {index}")
@@ -128,30 +136,39 @@ class _Names(Sequence[str]):
 def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> ParquetImages:
     if not find_spec("pyarrow"):
         raise ArgumentError("Parquet needs a package: pip install 'rarefish[parquet]'.")
-    from pyarrow import ArrowInvalid
+    columns, sizes = zip(*map(_read_footer, files), strict=True)
+    column = next((name for name in IMAGE_COLUMNS if name in columns[0]), None)
+    if column is None:
+        raise DataError(f"{files[0]} has the columns {', '.join(columns[0])}; images are looked for in image.")
+    other = next((place for place, names in enumerate(columns) if column not in names), None)
+    if other is not None:
+        raise DataError(
+            f"{files[0]} has its images in the column {column}, and {files[other]} has the columns "
+            f"{', '.join(columns[other])}. Give all files the same columns."
+        )
+    groups = [(place, number) for place, counts in enumerate(sizes) for number in range(len(counts))]
+    ends = tuple(accumulate(count for counts in sizes for count in counts))
+    if not ends or not ends[-1]:
+        raise DataError(f"{files[0]} holds no rows.")
+    return ParquetImages(tuple(files), tuple(groups), ends, column, size, mode)
+
+
+def _read_footer(path: Path) -> tuple[list[str], list[int]]:
+    """Names of the columns, and how many rows each group has."""
     from pyarrow.parquet import ParquetFile
 
-    groups, sizes, column = [], [], ""
-    for place, path in enumerate(files):
+    with open_regular(path) as opened:
         try:
-            with ParquetFile(path) as file:
-                names = file.schema_arrow.names
-                column = next((name for name in IMAGE_COLUMNS if name in names), "")
-                counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-        except ArrowInvalid as error:
+            with ParquetFile(opened) as file:
+                sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+                return list(file.schema_arrow.names), sizes
+        except Exception as error:  # a damaged file makes pyarrow raise almost anything
             raise DataError(f"{path} is not a Parquet file: {error}") from error
-        if not column:
-            raise DataError(f"{path} has the columns {', '.join(names)}; images are looked for in image.")
-        groups += [(place, number) for number in range(len(counts))]
-        sizes += counts
-    if not sum(sizes):
-        raise DataError(f"{files[0]} holds no rows.")
-    return ParquetImages(tuple(files), tuple(groups), tuple(accumulate(sizes)), column, size, mode)
 
 
 @lru_cache(maxsize=2)
 def _read_group(path: Path, group: int, column: str) -> Any:
     from pyarrow.parquet import ParquetFile
 
-    with ParquetFile(path) as file:
+    with open_regular(path) as opened, ParquetFile(opened) as file:
         return file.read_row_group(group, columns=[column]).column(0).combine_chunks()
