@@ -267,7 +267,7 @@ def test_settings_of_a_run_that_are_damaged_get_a_sentence(whole: Path, tmp_path
     for content in ("{", "[]", '{"methods": 3}', '{"circumstances": []}'):
         (tmp_path / "run" / "settings.json").write_text(content)
         with pytest.raises(DataError, match=r"settings\.json"):
-            run_experiment(small(), tmp_path / "run")
+            run_experiment(few(), tmp_path / "run")
 
 
 def test_other_images_under_the_same_name_are_refused(whole: Path, tmp_path: Path) -> None:
