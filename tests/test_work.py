@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rarefish import work
+from rarefish import select, work
 from rarefish.courses import Course
 from rarefish.errors import ArgumentError, DataError, ModelError, WorkspaceError
 from rarefish.inputs import Input
@@ -254,3 +254,18 @@ def test_layers_of_a_name_and_of_a_workspace(tmp_path: Path) -> None:
     assert next(row["channels"] for row in found if row["name"] == "fc1") == 50
     small(tmp_path)
     assert describe_layers(str(tmp_path / "work"), None, 10, None) == found
+
+
+def test_a_chosen_image_that_is_gone_before_the_round_is_written_is_left_out(tmp_path: Path) -> None:
+    store = small(tmp_path)
+    model, wanted = latest_model(store)
+    pool, trusted = shelve(store, "pool", wanted), shelve(store, "validation", wanted)
+    chosen = select(model, pool, trusted, budget=5, labels="density", progress=False)
+    lost = chosen.rows()[1][0]
+    pool.files[lost].unlink()
+    assert work._record(store, chosen, model, pool, trusted, "density", RUNNING) == 1
+    with store.reading() as connection:
+        picks = [image for (image,) in connection.execute("SELECT image FROM pick ORDER BY rank")]
+        how = json.loads(connection.execute("SELECT how FROM round").fetchone()["how"])
+    assert picks == [pool.ids[row] for row, *_ in chosen.rows() if row != lost]
+    assert list(how["unreadable"]) == [str(pool.ids[lost])]
