@@ -44,6 +44,7 @@ def test_a_whole_round(work: Path) -> None:
     store = open_store(work)
     for task in take(store, "ann", 9):
         answer(store, task.image, "ann", "class", task.rank % 3, f"t{task.rank}")
+    store.close()
     done = run("next", work, *QUICK, "--json")
     assert done.exit_code == 0 and json.loads(done.output)["labels_spent"] == 9, done.output
     assert "trained on 9 labels" in run("status", work).output

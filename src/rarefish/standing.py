@@ -1,6 +1,7 @@
 """The model that a workspace stands at: before any label, and after its last training."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -69,7 +70,8 @@ def latest_model(store: Store) -> tuple[nn.Module, Input]:
 def describe_layers(address: str, weights: Path | None, num_classes: int, mode: str | None) -> list[dict[str, Any]]:
     """Every layer on the way to the logits with its channels, in the order they run; the chosen ones are marked."""
     if (Path(address) / FILE).exists():
-        model, wanted = first_model(open_store(Path(address)))
+        with closing(open_store(Path(address))) as store:
+            model, wanted = first_model(store)
     else:
         channels = channels_of(address, mode)
         model = load_model(address, num_classes, channels, weights, new_classifier=True)

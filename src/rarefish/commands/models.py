@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from rarefish.commands.options import allow_model, json_option, tell, trust_option
+from rarefish.commands.options import allow_model, closed_at_end, json_option, tell, trust_option
 from rarefish.commands.setup import is_workspace
 from rarefish.workspace.store import open_store
 
@@ -30,7 +30,7 @@ def layers(model: str, weights: Path | None, num_classes: int, mode: str | None,
     from rarefish.standing import describe_layers
 
     if is_workspace(Path(model)):
-        allow_model(open_store(Path(model)), trust)
+        allow_model(closed_at_end(open_store(Path(model))), trust)
     found: list[dict[str, Any]] = describe_layers(model, weights, num_classes, mode)
     width = max(len(row["name"]) for row in found)
     lines = [
