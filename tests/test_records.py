@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rarefish.records import Record, read_records, write_records, write_whole
+from rarefish.io import write_whole
+from rarefish.records import Record, read_records, write_records
 
 
 def record(method: str = "fisher", seed: int = 0, number: int = 1, value: float = 0.5) -> Record:

@@ -23,7 +23,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from record_tables import collect
 
-from rarefish.records import replace_whole
+from rarefish.io import replace_whole
 from rarefish.report.charts import draw_lines
 from rarefish.report.contents import read_paper
 from rarefish.report.curves import curve, methods_of, name_apart

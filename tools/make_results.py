@@ -25,7 +25,8 @@ from typing import Any
 
 from record_tables import Passes, collect, passes_key, write_passes
 
-from rarefish.records import COLUMNS, Record, to_csv, write_whole
+from rarefish.io import write_whole
+from rarefish.records import COLUMNS, Record, to_csv
 from rarefish.report.contents import read_paper
 from rarefish.report.curves import complete, curve, methods_of, of_seeds
 from rarefish.report.statistics import compare, saving

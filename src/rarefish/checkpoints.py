@@ -13,7 +13,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from rarefish.courses import Course, Fitted
 from rarefish.errors import DataError
-from rarefish.records import replace_whole
+from rarefish.io import replace_whole
 
 FORMAT = "rarefish.fitting 1"
 

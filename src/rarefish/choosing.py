@@ -7,9 +7,9 @@ from pathlib import Path
 from rarefish import distributed
 from rarefish.datasets.files import ImageFiles
 from rarefish.datasets.sources import ParquetImages, open_labeled, open_pool
+from rarefish.io import write_whole
 from rarefish.loading import load_model
 from rarefish.outcome import Selection
-from rarefish.records import write_whole
 from rarefish.resume_folder import NAME
 from rarefish.selection import select
 

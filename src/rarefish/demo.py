@@ -14,11 +14,12 @@ from rarefish import __version__
 from rarefish.acquisitions import ACQUISITIONS
 from rarefish.datasets.bundled import load_digits
 from rarefish.datasets.splits import Splits
+from rarefish.io import write_whole
 from rarefish.models import build_model
 from rarefish.oracles import known_labels
 from rarefish.pictures import to_picture
 from rarefish.pretraining import Wish, pretrain_rotation
-from rarefish.records import Record, write_records, write_whole
+from rarefish.records import Record, write_records
 from rarefish.report.charts import draw_curves, save_figure
 from rarefish.report.pages import Thumbnail, demo_page, gain
 from rarefish.rounds import Round, Task, run_rounds

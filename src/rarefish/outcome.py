@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rarefish.cells import to_cell
+from rarefish.io import write_whole
 from rarefish.pictures import draw_pairs
 from rarefish.reading import UNREADABLE, Data
-from rarefish.records import write_whole
 from rarefish.unpacking import image_of
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")

@@ -3,16 +3,14 @@
 import csv
 import io
 import json
-import os
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from rarefish.cells import to_cell
 from rarefish.errors import DataError
+from rarefish.io import write_whole
 from rarefish.regular_files import open_regular
 
 COLUMNS = (
@@ -127,33 +125,3 @@ def _from_json(row: dict[str, Any]) -> Record:
 
 def _frozen(value: Any) -> Any:
     return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a text that is never seen half done."""
-    replace_whole(path, lambda file: file.write(text.encode()))
-
-
-def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """A file that is never seen half done: a temporary one beside it is written, forced to disk and renamed.
-
-    The temporary file is always a new one with a name nobody can foresee, so that nothing is written through a link.
-    """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        with unfinished.open("xb") as file, _removed(unfinished):
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            unfinished.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
-
-
-@contextmanager
-def _removed(path: Path) -> Iterator[None]:
-    """Removes the file in the end, if it is still there."""
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rarefish.errors import ArgumentError
-from rarefish.records import replace_whole
+from rarefish.io import replace_whole
 
 NAME = ".rarefish-resume"
 """What the folder is called beside the output of `rarefish select`, and in a workspace."""

@@ -13,11 +13,11 @@ from torch import nn
 from rarefish.errors import WorkspaceError
 from rarefish.indices import draw_some
 from rarefish.inputs import Input, channels_of, check_outputs, input_of
+from rarefish.io import replace_whole
 from rarefish.layers import choose_layers, find_layers, widths_below_logits
 from rarefish.loading import load_model, load_weights
 from rarefish.pretraining import ROTATION, Wish, pretrain_rotation
 from rarefish.reading import Reader
-from rarefish.records import replace_whole
 from rarefish.shelves import Shelf, shelve
 from rarefish.trust import check_trust
 from rarefish.workspace.recording import damage_of_weights, keep_weights, latest_training, model_key

@@ -12,9 +12,9 @@ from typing import Any
 from warnings import warn
 
 from rarefish.errors import WorkspaceError
+from rarefish.io import write_whole
 from rarefish.loading import is_own_code
 from rarefish.opening import printable
-from rarefish.records import write_whole
 from rarefish.workspace.store import FILE, Store
 
 _allowed: dict[Path, dict[str, Any]] = {}

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from rarefish.acquisitions import Choice
+from rarefish.io import replace_whole
 from rarefish.outcome import Selection
 from rarefish.reading import Data
-from rarefish.records import replace_whole
 
 REASONS = ("indices", "similarities", "centers", "pseudo_labels")
 

@@ -24,8 +24,9 @@ from rarefish.experiments.settings import Experiment, Method
 from rarefish.experiments.starts import prepare_starts, starts_of
 from rarefish.experiments.store import Store, open_store
 from rarefish.experiments.tasks import load_states, task_of
+from rarefish.io import write_whole
 from rarefish.jobs import Job, fit_each
-from rarefish.records import Record, read_records, write_whole
+from rarefish.records import Record, read_records
 from tests.experiments.small import TEST, few, forget, write_few
 
 pytestmark = pytest.mark.xdist_group("runner")  # the fixture `whole` is made once

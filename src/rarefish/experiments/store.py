@@ -24,7 +24,8 @@ import torch
 
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.settings import Cell, Experiment, differences, with_methods_of
-from rarefish.records import Record, read_records, read_settings, replace_whole, to_line, write_whole
+from rarefish.io import replace_whole, write_whole
+from rarefish.records import Record, read_records, read_settings, to_line
 from rarefish.underway import UnderWay
 
 

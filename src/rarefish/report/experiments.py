@@ -11,7 +11,8 @@ from jinja2 import Environment
 from matplotlib.figure import Figure
 
 from rarefish.errors import ArgumentError, nearest
-from rarefish.records import COLUMNS, Record, replace_whole, to_csv, write_whole
+from rarefish.io import replace_whole, write_whole
+from rarefish.records import COLUMNS, Record, to_csv
 from rarefish.report.charts import draw_heatmaps, draw_lines, draw_tsne, save_figure, to_svg
 from rarefish.report.contents import Contents
 from rarefish.report.curves import Curve, curve, methods_of

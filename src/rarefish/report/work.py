@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from rarefish.errors import DataError, WorkspaceError
+from rarefish.io import write_whole
 from rarefish.opening import open_picture
-from rarefish.records import write_whole
 from rarefish.report.charts import STYLE, to_svg
 from rarefish.stopping import failing_classes
 from rarefish.workspace.agreement import settled
