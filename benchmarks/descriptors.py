@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rarefish.data.reader import Batch
 from rarefish.features import watched
 from rarefish.fisher import describe_batches
-from rarefish.haste import Hurried
-from rarefish.models import build_model
-from rarefish.pseudo_labels import predicted
-from rarefish.reading import Batch
+from rarefish.models.networks import build_model
+from rarefish.ops.compiled import Hurried
+from rarefish.pseudo_labels.rules import predicted
 
 LAYERS = {
     "resnet18": ("layer3", "avgpool"),

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 import rarefish
+from rarefish.data.reader import Batch
 from rarefish.features import watched
 from rarefish.fisher import describe_batches
-from rarefish.fused import FAILED
-from rarefish.haste import Hurried
 from rarefish.kernels import standardize
 from rarefish.matching import distinct, fill, sensible_depth
-from rarefish.models import build_model
-from rarefish.pseudo_labels import predicted
-from rarefish.reading import Batch
+from rarefish.models.networks import build_model
+from rarefish.ops.compiled import Hurried
+from rarefish.ops.fused_matching import FAILED
+from rarefish.pseudo_labels.rules import predicted
 
 SIZES = {
     "cpu": (10_000, 30_000, 100_000, 300_000, 1_000_000),

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from rarefish.data.file_listing import list_pool
 from rarefish.workspace.indexing import index
-from rarefish.workspace.listing import list_pool
 from rarefish.workspace.store import create_store
 
 PICTURES = 400

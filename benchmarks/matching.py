@@ -19,11 +19,10 @@ import torch
 from torch import Tensor
 
 from rarefish.descriptors import Descriptors
-from rarefish.fused import FAILED, best_matches
 from rarefish.kernels import Standardized, similarity, standardize_rows
-from rarefish.laid import lay_out
 from rarefish.matching import Matches, fill
-from rarefish.tiling import Tiles
+from rarefish.ops.autotune import Tiles
+from rarefish.ops.fused_matching import FAILED, best_matches, lay_out
 
 WIDTHS = (256, 512)
 BLOCK = 8192

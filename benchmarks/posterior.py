@@ -15,9 +15,9 @@ import torch
 from torch.utils.data import TensorDataset
 
 from rarefish import select
-from rarefish.datasets.arrays import normalized
-from rarefish.datasets.bundled import read_digits
-from rarefish.models import build_model
+from rarefish.data.arrays import normalized
+from rarefish.data.digits import read_digits
+from rarefish.models.networks import build_model
 
 
 def repeated(data: TensorDataset, count: int) -> TensorDataset:

@@ -24,8 +24,8 @@ from torch.utils.data import TensorDataset
 
 import rarefish
 from rarefish import matching, selection
-from rarefish.fused import FAILED
-from rarefish.models import build_model
+from rarefish.models.networks import build_model
+from rarefish.ops.fused_matching import FAILED
 
 WRONG = 0.3
 

@@ -3,9 +3,9 @@
 import torch
 
 import rarefish
-from rarefish.datasets.bundled import load_digits
-from rarefish.models import LeNet
-from rarefish.training import Training, fit
+from rarefish.data.digits import load_digits
+from rarefish.models.networks import LeNet
+from rarefish.training.loop import Training, fit
 
 digits = load_digits()
 torch.manual_seed(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from rarefish.datasets.bundled import read_digits
+from rarefish.data.digits import read_digits
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 COMMON, TRUSTED, TEST = 240, 30, 60  # of each class; the rare ones, five to nine, have 12 images each in the pool

@@ -14,10 +14,10 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
 
 # Shapes and types are checked in every call, but for what Triton reads the source of.
-SOURCE = Path(__file__).parent.parent / "src"
+SOURCE = Path(__file__).parents[1] / "src"
 MODULES = [".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in (SOURCE / "rarefish").rglob("*.py")]
 install_import_hook(
-    [name for name in MODULES if name.rpartition(".")[2] not in ("__init__", "__main__", "fused_kernels")],
+    [name for name in MODULES if name.rpartition(".")[2] not in ("__init__", "__main__", "triton_kernels")],
     "beartype.beartype",
 )
 

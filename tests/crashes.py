@@ -15,10 +15,9 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from rarefish.workspace.agreement import votes
-from rarefish.workspace.answers import answer, take
+from rarefish.workspace.answers import answer, take, votes
 from rarefish.workspace.store import Store, open_store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.workspaces import CLASSES, make_images
 
 TOKEN = "token-of-the-crash-test"

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rarefish.workspace.store import Store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.labeling.serving import TOKEN, Client, Running, start, stop
 from tests.workspaces import CLASSES, add_round, make_workspace
 

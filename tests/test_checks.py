@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from rarefish.checks import check_data, warn_if_unstable
+from rarefish.data.reader import Reader
 from rarefish.errors import DataError, UnstableDataWarning
-from rarefish.reading import Reader
 from tests.cases import images, labeled
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("[0-9]*.py"))
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9]*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

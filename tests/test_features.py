@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError
-from rarefish.features import spatial_mean, watched
-from rarefish.layers import channels_last, evaluating
-from rarefish.taps import tapped
+from rarefish.features import spatial_mean, tapped, watched
+from rarefish.models.layers import channels_last, evaluating
 from tests.cases import Plain, Shared, Vector, images
 
 

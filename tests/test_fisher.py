@@ -7,14 +7,14 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from rarefish.data.reader import Batch
 from rarefish.descriptors import concatenate
 from rarefish.errors import ArgumentError, LabelError, LayerError, ModelError
 from rarefish.features import watched
 from rarefish.fisher import describe, describe_batches
-from rarefish.haste import Hurried
-from rarefish.monte_carlo import MonteCarlo
-from rarefish.pseudo_labels import given
-from rarefish.reading import Batch
+from rarefish.ops.compiled import Hurried
+from rarefish.pseudo_labels.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels.rules import given
 from tests.cases import CASES, IMAGE, NUM_CLASSES, Case, Plain, images, labeled
 from tests.reference import describe_one_by_one
 

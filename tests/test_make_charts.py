@@ -8,7 +8,7 @@ import make_charts
 import numpy as np
 import pytest
 
-from rarefish.records import Record, to_csv
+from rarefish.active_learning.records import Record, to_csv
 
 FIRST = Record(
     method="random",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import make_results
 
-from rarefish.records import Record
+from rarefish.active_learning.records import Record
 from tests.test_make_charts import FIRST
 
 

@@ -10,16 +10,19 @@ from torch import Tensor
 
 from rarefish.descriptors import Descriptors
 from rarefish.kernels import Standardized, similarity, standardize
-from rarefish.keys import pack
 from rarefish.matching import (
     Matches,
     Picks,
     distinct,
     fill,
     find_distinct,
+    first_occurrences,
     match,
     merge,
+    pack,
     sensible_depth,
+    unpack_index,
+    unpack_similarity,
 )
 from tests.reference import distinct_loop
 from tests.test_kernels import random_descriptors
@@ -167,3 +170,24 @@ def test_a_large_batch_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("rarefish.matching.MOST_PLAIN", 3 * 8)
     parts = match(pool, centers, torch.zeros(3, dtype=torch.long), "fisher", 7)
     assert torch.equal(parts.key, whole.key) and torch.equal(parts.label, whole.label)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20), st.integers(0, 2**32 - 1))
+def test_keys_hold_similarity_and_index(values: list[float], index: int) -> None:
+    similarity_1N = torch.tensor([values])
+    key = pack(similarity_1N, torch.full((len(values),), index))
+    assert torch.equal(unpack_similarity(key), similarity_1N)
+    assert (unpack_index(key) == index).all()
+    assert key[0].argsort(stable=True).tolist() == similarity_1N[0].double().argsort(stable=True).tolist()
+
+
+def test_equal_similarities_go_by_index() -> None:
+    key = pack(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([5, 2, 9]))
+    assert key[0].argsort(descending=True).tolist() == [1, 0, 2]
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_first_occurrences(values: list[int]) -> None:
+    rows = first_occurrences(torch.tensor(values, dtype=torch.long)).tolist()
+    assert [values[row] for row in rows] == list(dict.fromkeys(values))
+    assert rows == sorted(rows)

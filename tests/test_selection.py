@@ -23,7 +23,7 @@ from rarefish.errors import (
     UnstableDataWarning,
 )
 from rarefish.kernels import KERNELS, similarity, standardize
-from rarefish.pseudo_labels import RULES
+from rarefish.pseudo_labels.rules import RULES
 from rarefish.selection import Selection
 from tests.cases import NUM_CLASSES, Plain, images, labeled
 from tests.reference import distinct_loop, k_center_loop

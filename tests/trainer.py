@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rarefish import distributed
-from rarefish.jobs import FitAll, Job
-from rarefish.pretraining import show_rotations
-from rarefish.stored import Stored
-from rarefish.training import Present, Training, show_as_is
+from rarefish.data.lazy_images import Stored
+from rarefish.distributed import torchrun as distributed
+from rarefish.training.jobs import FitAll, Job
+from rarefish.training.loop import Present, Training, show_as_is
+from rarefish.training.rotation import show_rotations
 from tests.cases import IMAGE, NUM_CLASSES, Plain
 
 torch.set_num_threads(1)

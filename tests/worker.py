@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import TensorDataset
 
-from rarefish import distributed, select
+from rarefish import select
+from rarefish.distributed import torchrun as distributed
 from tests.cases import IMAGE, NUM_CLASSES, Plain
 
 torch.set_num_threads(1)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.workspace.indexing import index
-from rarefish.workspace.listing import list_pool, list_trusted
 from rarefish.workspace.store import Store, create_store, now
 
 CLASSES = ("cat", "dog", "owl")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rarefish import RarefishError, select
 from tests.cases import Plain, labeled

@@ -24,12 +24,12 @@ from tests.exchange.labeled import answers, asked, make_labeled, rows  # noqa: E
 from tests.workspaces import make_workspace  # noqa: E402
 
 from rarefish.errors import RarefishError  # noqa: E402
-from rarefish.exchange.calls import Server, call  # noqa: E402
-from rarefish.exchange.exports import export  # noqa: E402
+from rarefish.exchange.export import export  # noqa: E402
+from rarefish.exchange.formats.label_studio import find_answers, to_config  # noqa: E402
 from rarefish.exchange.found import read_json  # noqa: E402
-from rarefish.exchange.imports import take_in  # noqa: E402
-from rarefish.exchange.label_studio import find_answers, to_config  # noqa: E402
-from rarefish.exchange.studio import pull, push  # noqa: E402
+from rarefish.exchange.import_labels import take_in  # noqa: E402
+from rarefish.exchange.label_studio_api import Server, call  # noqa: E402
+from rarefish.exchange.label_studio_sync import pull, push  # noqa: E402
 from rarefish.workspace.store import Store  # noqa: E402
 
 USER = "ann@example.org"

@@ -25,8 +25,8 @@ from record_tables import collect
 
 from rarefish.io import replace_whole
 from rarefish.report.charts import draw_lines
-from rarefish.report.contents import read_paper
 from rarefish.report.curves import curve, methods_of, name_apart
+from rarefish.report.run_data import read_paper
 
 SHOWS = "figures"
 TITLES = {"accuracy": "Accuracy on the test set", "rare_recall": "Recall on the rare classes"}

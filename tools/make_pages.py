@@ -5,11 +5,21 @@ from pathlib import Path
 
 import click
 
-from rarefish.cli import cli
+from rarefish.cli.main import cli
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "rarefish"
-METHOD = ["descriptors", "features", "kernels", "pseudo_labels", "fisher", "centers", "matching", "selection"]
+METHOD = [
+    "descriptors",
+    "features",
+    "kernels",
+    "pseudo_labels/rules",
+    "pseudo_labels/posterior",
+    "fisher",
+    "centers",
+    "matching",
+    "selection",
+]
 START, END = "<!-- tree: made by tools/make_pages.py -->", "<!-- end of tree -->"
 
 

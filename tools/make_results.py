@@ -25,10 +25,10 @@ from typing import Any
 
 from record_tables import Passes, collect, passes_key, write_passes
 
+from rarefish.active_learning.records import COLUMNS, Record, to_csv
 from rarefish.io import write_whole
-from rarefish.records import COLUMNS, Record, to_csv
-from rarefish.report.contents import read_paper
 from rarefish.report.curves import complete, curve, methods_of, of_seeds
+from rarefish.report.run_data import read_paper
 from rarefish.report.statistics import compare, saving
 
 FOLDER = Path(__file__).parent.parent / "docs" / "results"

@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from rarefish.active_learning.records import Record, read_records
 from rarefish.io import write_whole
-from rarefish.records import Record, read_records
 
 PASSES = ("method", "validation_size", "imbalance", "round")
 NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(

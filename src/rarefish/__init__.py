@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from rarefish.descriptors import Descriptors as Descriptors
     from rarefish.errors import RarefishError as RarefishError
     from rarefish.fisher import describe as describe
-    from rarefish.monte_carlo import MonteCarlo as MonteCarlo
-    from rarefish.outcome import Selection as Selection
-    from rarefish.posterior import Posterior as Posterior
+    from rarefish.pseudo_labels.monte_carlo import MonteCarlo as MonteCarlo
+    from rarefish.pseudo_labels.posterior import Posterior as Posterior
+    from rarefish.selection import Selection as Selection
     from rarefish.selection import select as select
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Descriptors": "descriptors",
-    "MonteCarlo": "monte_carlo",
-    "Posterior": "posterior",
+    "MonteCarlo": "pseudo_labels.monte_carlo",
+    "Posterior": "pseudo_labels.posterior",
     "RarefishError": "errors",
-    "Selection": "outcome",
+    "Selection": "selection",
     "describe": "fisher",
     "select": "selection",
 }

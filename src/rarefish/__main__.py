@@ -1,5 +1,5 @@
 """`python -m rarefish`, the same as `rarefish`."""
 
-from rarefish.cli import main
+from rarefish.cli.main import main
 
 main()

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rarefish.data.index_set import all_but
+from rarefish.data.reader import UNREADABLE, Data, Reader, label_of
 from rarefish.errors import (
     ArgumentError,
     DataError,
@@ -20,14 +22,10 @@ from rarefish.errors import (
     list_some,
     nearest,
 )
-from rarefish.evidence import FEWEST
-from rarefish.indices import all_but
 from rarefish.kernels import KERNELS, needs_scores
-from rarefish.monte_carlo import MonteCarlo
-from rarefish.posterior import Posterior
-from rarefish.pseudo_labels import LabelRule, label_rule
-from rarefish.reading import UNREADABLE, Data, Reader
-from rarefish.unpacking import label_of
+from rarefish.pseudo_labels.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels.posterior import FEWEST, Posterior
+from rarefish.pseudo_labels.rules import LabelRule, label_rule
 
 
 def check_data(data: object, name: str) -> None:

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rarefish.checks import are_finite, check_data, check_finite, check_own_labels, settle_precision
+from rarefish.data.reader import Batch, Data, Reader, check_labels
 from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
 from rarefish.features import View, pull_back, spatial_mean, watched
-from rarefish.haste import Arriving, Hurried, ahead, one_behind
-from rarefish.layers import choose_layers, find_layers
-from rarefish.monte_carlo import MonteCarlo
-from rarefish.pseudo_labels import Estimator, as_labels, given, label_rule, predicted
-from rarefish.reading import Batch, Data, Reader, check_labels
+from rarefish.models.layers import choose_layers, find_layers
+from rarefish.ops.compiled import Arriving, Hurried, ahead, one_behind
+from rarefish.pseudo_labels.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels.rules import Estimator, as_labels, given, label_rule, predicted
 
 Describe = Callable[..., Iterator[Descriptors]]
 """(data set, index or None for all, estimator, with_scores=, title=) -> its descriptors, batch by batch."""

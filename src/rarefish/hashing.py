@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rarefish.errors import DataError
-from rarefish.regular_files import open_regular
+from rarefish.io import open_regular
 
 AT_ONCE = 2**20
 """Bytes of a file that are in memory at a time."""

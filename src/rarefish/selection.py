@@ -1,30 +1,101 @@
 """Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rarefish.centers import k_center
 from rarefish.checks import check_pool, check_rule, note_unreadable, settle_precision, warn_if_unstable
+from rarefish.data.index_set import without
+from rarefish.data.reader import UNREADABLE, Data, Reader, image_of
+from rarefish.data.visualize import draw_pairs
 from rarefish.descriptors import Descriptors, concatenate
-from rarefish.evidence import Evidence, gather
+from rarefish.distributed.executor import Alone, Plan, Scored, Team
+from rarefish.distributed.run_inputs import run_inputs
 from rarefish.fisher import Describe, describing
-from rarefish.indices import without
+from rarefish.io import to_cell, write_whole
 from rarefish.kernels import needs_scores, standardize
-from rarefish.layers import choose_layers, find_layers
 from rarefish.matching import Matches, fill, find_distinct, sensible_depth
-from rarefish.monte_carlo import MonteCarlo
-from rarefish.outcome import Selection
-from rarefish.posterior import Posterior
-from rarefish.pseudo_labels import LabelRule, given, predicted
-from rarefish.reading import Data, Reader
-from rarefish.run_inputs import run_inputs
-from rarefish.team import Alone, Plan, Scored, Team
+from rarefish.models.layers import choose_layers, find_layers
+from rarefish.pseudo_labels.monte_carlo import MonteCarlo
+from rarefish.pseudo_labels.posterior import Evidence, Posterior, gather
+from rarefish.pseudo_labels.rules import LabelRule, given, predicted
+
+COLUMNS = ("index", "similarity", "center", "pseudo_label")
+PATHS = ("path", "center_path")
+"""Further columns of a file, where the data sets know where their images are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The chosen images, best first, and for each the validation failure that called for it."""
+
+    indices: Int[Tensor, " P"]
+    """Pool indices, distinct, none excluded."""
+    similarities: Float[Tensor, " P"]
+    """The kernel between each image and its center."""
+    centers: Int[Tensor, " P"]
+    """Validation index of the failure that called for each image."""
+    pseudo_labels: Int[Tensor, " P"]
+    """The label each image was described with."""
+    layers: tuple[str, ...]
+    num_failures: int
+    """Validation images the model gets wrong."""
+    notes: tuple[str, ...] = ()
+    """What was decided on the way, in words."""
+    unreadable: Mapping[int, str] = field(default_factory=dict)
+    """Pool images that were left out, and why."""
+    pool: Data | None = field(default=None, repr=False, compare=False)
+    validation: Data | None = field(default=None, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def rows(self) -> list[tuple[int, float, int, int]]:
+        """(index, similarity, center, pseudo_label) of each image."""
+        columns = (self.indices, self.similarities, self.centers, self.pseudo_labels)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    def to_frame(self) -> Any:
+        """The rows as a pandas DataFrame."""
+        import pandas  # not a dependency: rows() and save() do without
+
+        return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the rows as CSV, whole or not at all; with paths and class names where the data sets have them."""
+        text, rows, columns = io.StringIO(newline=""), self.rows(), COLUMNS
+        names = dict(enumerate(getattr(self.validation, "classes", ())))
+        rows = [(*row[:3], names.get(row[3], row[3])) for row in rows]
+        paths, trusted = (getattr(data, "paths", None) for data in (self.pool, self.validation))
+        if paths is not None and trusted is not None:
+            rows, columns = [(*row, paths[row[0]], trusted[row[2]]) for row in rows], (*COLUMNS, *PATHS)
+        csv.writer(text).writerows([columns, *(map(to_cell, row) for row in rows)])
+        write_whole(Path(path), text.getvalue())
+
+    def contact_sheet(self, path: str | Path, limit: int = 100) -> None:
+        """Writes a picture: each chosen image with the failure that called for it at its left."""
+        assert self.pool is not None and self.validation is not None
+        rows = self.rows()[: max(1, limit)]
+        pairs = [(_image_or_blank(self.validation, center), _image_or_blank(self.pool, i)) for i, _, center, _ in rows]
+        draw_pairs(pairs, [f"{i} as {label}" for i, _, _, label in rows]).save(path)
+
+
+def _image_or_blank(data: Data, index: int) -> Any:
+    """The image, or a black one where it cannot be read any more."""
+    try:
+        return image_of(data[index])
+    except UNREADABLE:
+        return torch.zeros(1, 56, 56)
 
 
 def select(

@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import datasets
 import pytest
 from PIL import Image
 
-import datasets
-from rarefish.exchange.exports import FORMS, export
-from rarefish.exchange.imports import import_labels
-from rarefish.exchange.label_studio import to_config
-from rarefish.exchange.logging import LOGGERS, log_training
+from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.formats.label_studio import to_config
+from rarefish.exchange.import_labels import import_labels
 from rarefish.exchange.names import to_folders, to_name
-from rarefish.workspace.agreement import settled
+from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
+from rarefish.workspace.tracking import LOGGERS, log_training
 from tests.exchange.labeled import answers, asked, make_labeled
 from tests.workspaces import CLASSES, make_workspace
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from rarefish.data.file_listing import list_pool
 from rarefish.errors import DataError
-from rarefish.exchange.imports import Imported, import_labels
-from rarefish.workspace.agreement import settled
+from rarefish.exchange.import_labels import Imported, import_labels
+from rarefish.workspace.answers import settled
 from rarefish.workspace.indexing import index
-from rarefish.workspace.listing import list_pool
 from rarefish.workspace.store import Store
 from tests.exchange.labeled import asked
 from tests.workspaces import make_workspace

@@ -9,13 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.errors import ArgumentError, DataError
-from rarefish.exchange.exports import FORMS, export
-from rarefish.exchange.imports import READERS, import_labels
-from rarefish.workspace.agreement import settled
-from rarefish.workspace.answers import answer
+from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.import_labels import READERS, import_labels
+from rarefish.workspace.answers import answer, settled
 from rarefish.workspace.indexing import index
-from rarefish.workspace.listing import list_pool, list_trusted
 from rarefish.workspace.store import Store, create_store
 from tests.exchange.labeled import answers, asked, make_labeled, rows
 from tests.workspaces import draw, make_workspace, replace_unnoticed

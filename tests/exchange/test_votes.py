@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rarefish.exchange.exports import FORMS, export
-from rarefish.exchange.imports import Imported, import_labels
-from rarefish.workspace.agreement import settled
-from rarefish.workspace.answers import answer, undo
+from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.import_labels import Imported, import_labels
+from rarefish.workspace.answers import answer, settled, undo
 from rarefish.workspace.store import Store
 from tests.exchange.labeled import answers, asked, make_labeled, rows
 from tests.workspaces import make_workspace

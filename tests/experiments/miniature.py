@@ -11,7 +11,7 @@ from PIL import Image
 from rarefish.acquisitions.vaal import Vaal
 from rarefish.experiments.recipes import load_recipe
 from rarefish.experiments.settings import Experiment, Method
-from rarefish.posterior import Posterior
+from rarefish.pseudo_labels.posterior import Posterior
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 WNIDS = ("n01440764", "n01443537", "n01484850", "n01491361", "n01494475", "n01496331")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rarefish.datasets.bundled import read_digits
-from rarefish.experiments.data import bytes_on, make_splits, read_dataset
+from rarefish.data.digits import read_digits
+from rarefish.experiments.datasets import bytes_on, make_splits, read_dataset
 from rarefish.experiments.settings import Experiment, Method
 
 COMMON, TEST = 300, 1000

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from rarefish.datasets.arrays import Pixels
-from rarefish.datasets.bias import step_imbalance, stratified
-from rarefish.datasets.files import ImageFiles
+from rarefish.data.arrays import Pixels
+from rarefish.data.image_files import ImageFiles
+from rarefish.data.imbalance import step_imbalance, stratified
 from rarefish.errors import ArgumentError, DataError
-from rarefish.experiments import data
+from rarefish.experiments import datasets as data
 from rarefish.experiments.recipes import load_recipe
+from rarefish.experiments.run_folder import Store
 from rarefish.experiments.runner import run_experiment
 from rarefish.experiments.settings import Circumstances, Experiment
-from rarefish.experiments.store import Store
 from tests.experiments.miniature import (
     RECIPES,
     SVHN,

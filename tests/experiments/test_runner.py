@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rarefish.active_learning.records import Record, read_records
 from rarefish.errors import ArgumentError, DataError
-from rarefish.experiments.data import FOLDER_VARIABLE, data_key
+from rarefish.experiments.cells import load_states, task_of
+from rarefish.experiments.datasets import FOLDER_VARIABLE, data_key
+from rarefish.experiments.initial_models import prepare_starts, starts_of
+from rarefish.experiments.run_folder import Store, open_store
 from rarefish.experiments.runner import _run_packed, run_experiment
 from rarefish.experiments.settings import Experiment, Method
-from rarefish.experiments.starts import prepare_starts, starts_of
-from rarefish.experiments.store import Store, open_store
-from rarefish.experiments.tasks import load_states, task_of
 from rarefish.io import write_whole
-from rarefish.jobs import Job, fit_each
-from rarefish.records import Record, read_records
+from rarefish.training.jobs import Job, fit_each
 from tests.experiments.small import TEST, few, forget, write_few
 
 pytestmark = pytest.mark.xdist_group("runner")  # the fixture `whole` is made once
@@ -43,7 +43,7 @@ COMMAND = [
 NUM_KILLS = 20
 LIMIT = 120_000
 """Bytes of a file: states of rounds fit, a snapshot does not."""
-BEGIN = "import sys; sys.argv[0] = 'rarefish'; from rarefish.cli import main; main()"
+BEGIN = "import sys; sys.argv[0] = 'rarefish'; from rarefish.cli.main import main; main()"
 
 
 def everything(folder: Path) -> dict[str, list[Record]]:

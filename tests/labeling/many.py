@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.workspace.indexing import index
-from rarefish.workspace.listing import list_pool, list_trusted
 from rarefish.workspace.store import Store, create_store
 from tests.workspaces import CLASSES, add_round, make_images
 

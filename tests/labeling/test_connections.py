@@ -15,7 +15,7 @@ import pytest
 
 from rarefish.labeling import connections
 from rarefish.labeling.connections import OncePerMessage
-from rarefish.workspace.agreement import votes
+from rarefish.workspace.answers import votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import Running, running
 from tests.workspaces import make_workspace

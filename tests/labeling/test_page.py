@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rarefish.workspace.agreement import votes
-from rarefish.workspace.answers import answer
+from rarefish.workspace.answers import answer, votes
 from rarefish.workspace.store import Store
 from tests.browser import open_page
 from tests.labeling.foreign import REPLIES, foreign

@@ -16,10 +16,10 @@ import pytest
 from PIL import Image
 
 from rarefish.errors import ArgumentError
-from rarefish.labeling.guards import HEADERS, MOST_BODY_BYTES, is_known, name_of
+from rarefish.labeling.security import HEADERS, MOST_BODY_BYTES, is_known, name_of
 from rarefish.labeling.server import check_host, identity, known_hosts, listen
 from rarefish.labeling.workers import remembered
-from rarefish.workspace.agreement import settled, votes
+from rarefish.workspace.answers import settled, votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import Client, Running, running, start, stop
 from tests.workspaces import make_workspace, replace_unnoticed

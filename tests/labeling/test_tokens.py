@@ -11,7 +11,7 @@ from rarefish.errors import ArgumentError
 from rarefish.labeling import tokens
 from rarefish.labeling.server import PORT_SETTING, serve
 from rarefish.labeling.tokens import WrongTokens, check_token, make_keys
-from rarefish.workspace.agreement import votes
+from rarefish.workspace.answers import votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import TOKEN, Client, Running, running
 from tests.workspaces import make_workspace

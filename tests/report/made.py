@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rarefish.records import Record, write_records
-from tests.test_records import record
+from rarefish.active_learning.records import Record, write_records
+from tests.active_learning.test_records import record
 
 LEVELS = {"random": (0.3, 0.35, 0.4), "varR K128": (0.3, 0.5, 0.7), "fisher density L80": (0.5, 0.7, 0.8)}
 

@@ -20,8 +20,8 @@ from rarefish.report.charts import (
     to_svg,
 )
 from rarefish.report.curves import Curve
-from rarefish.report.work import draw_change, draw_mix, draw_progress
-from tests.report.test_pages import RECORDS, VALUES
+from rarefish.report.workspace_page import draw_change, draw_mix, draw_progress
+from tests.report.test_demo_page import RECORDS, VALUES
 
 
 def test_charts_show_every_method_and_their_text_stays_text() -> None:

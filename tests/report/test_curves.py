@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rarefish.report.curves import Curve, curve, labels_saved, labels_to_reach, methods_of
-from tests.test_records import record
+from tests.active_learning.test_records import record
 
 
 def made(*values: float, method: str = "ours") -> Curve:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from rarefish.errors import WorkspaceError
 from rarefish.workspace.answers import answer, take, undo
 from rarefish.workspace.store import Store, create_store, open_store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.workspaces import CLASSES, add_round
 
 POOL = 6

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from rarefish.errors import ArgumentError, LabelError
 from rarefish.workspace import answers
-from rarefish.workspace.agreement import disagreements, settled, votes
-from rarefish.workspace.answers import answer, progress, take, undo
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.answers import answer, disagreements, progress, settled, take, undo, votes
+from rarefish.workspace.verification import verify
 from tests.workspaces import add_round, make_workspace
 
 

@@ -13,9 +13,9 @@ import pytest
 from rarefish.errors import ArgumentError, WorkspaceError
 from rarefish.workspace.answers import answer, progress, take
 from rarefish.workspace.backup import Backup, back_up
-from rarefish.workspace.recording import add_training
+from rarefish.workspace.history import add_training
 from rarefish.workspace.store import FILE, Store, open_store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.labeling.serving import running
 from tests.workspace.test_connections import label_over_http, labels_in
 from tests.workspaces import make_workspace

@@ -17,7 +17,7 @@ import pytest
 from rarefish.errors import WorkspaceError
 from rarefish.workspace.answers import answer, take
 from rarefish.workspace.store import FILE, Store, open_store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.labeling.serving import Client, running, start, stop
 from tests.workspaces import CLASSES, add_round, make_workspace
 

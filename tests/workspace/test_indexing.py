@@ -17,12 +17,12 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from rarefish.cli import cli
+from rarefish.cli.main import cli
+from rarefish.data.file_listing import list_pool, list_trusted, name_classes
 from rarefish.errors import ArgumentError, DataError, WorkspaceError
 from rarefish.workspace.indexing import index, look, show
-from rarefish.workspace.listing import list_pool, list_trusted, name_classes
 from rarefish.workspace.store import create_store, open_store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.workspaces import CLASSES, draw, make_images, make_workspace
 
 
@@ -115,7 +115,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
     create_store(tmp_path / "work", CLASSES)
     script = (
         "import sys; from pathlib import Path; from rarefish.workspace.indexing import index\n"
-        "from rarefish.workspace.listing import list_pool\n"
+        "from rarefish.data.file_listing import list_pool\n"
         "from rarefish.workspace.store import open_store\n"
         "if __name__ == '__main__':\n"
         "    index(open_store(Path(sys.argv[1])), 'pool', *list_pool(Path(sys.argv[2])), shown=False)"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rarefish.workspace.answers import answer, take
-from rarefish.workspace.recording import add_training
+from rarefish.workspace.history import add_training
 from rarefish.workspace.store import FILE, Store
 from tests.labeling.serving import running, start, stop
 from tests.workspace.test_connections import label_over_http

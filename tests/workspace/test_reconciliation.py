@@ -15,19 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.errors import DataError
-from rarefish.inputs import Input
-from rarefish.shelves import shelve
-from rarefish.workspace.agreement import settled
-from rarefish.workspace.answers import answer, take
+from rarefish.models.preprocessing import Input
+from rarefish.workspace.answers import answer, settled, take
+from rarefish.workspace.images import shelve
 from rarefish.workspace.indexing import Indexed, fingerprint, index
-from rarefish.workspace.listing import list_pool, list_trusted
 from rarefish.workspace.reconciliation import Changes, Content, Row, Seen, reconcile
 from rarefish.workspace.store import Store, create_store
-from rarefish.workspace.verifying import verify
+from rarefish.workspace.verification import verify
 from tests.workspaces import CLASSES, add_round, draw, make_images, make_workspace
 
-SOURCE = Path(__file__).parent.parent.parent / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 
 
 def init(store: Store) -> tuple[Indexed, Indexed]:
@@ -267,7 +266,7 @@ KILL = """
 import os, signal, sys
 from pathlib import Path
 from rarefish.workspace.indexing import index
-from rarefish.workspace.listing import list_pool, list_trusted
+from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.workspace.store import open_store
 
 store, left = open_store(Path(sys.argv[1])), int(sys.argv[2])

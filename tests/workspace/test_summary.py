@@ -6,7 +6,7 @@ import pytest
 
 from rarefish.errors import WorkspaceError
 from rarefish.workspace.answers import answer, take
-from rarefish.workspace.recording import Chosen, add_round, add_training, latest_training
+from rarefish.workspace.history import Chosen, add_round, add_training, latest_training
 from rarefish.workspace.summary import summarize
 from tests.workspaces import make_workspace
 

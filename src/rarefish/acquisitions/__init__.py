@@ -4,15 +4,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from rarefish.acquisitions.bisection import choose_galaxy
-from rarefish.acquisitions.chance import choose_random
+from rarefish.acquisitions.class_balance import choose_by_quota, choose_similar
+from rarefish.acquisitions.direct import choose_direct
 from rarefish.acquisitions.diversity import choose_badge, choose_core_set
+from rarefish.acquisitions.epig import choose_epig
 from rarefish.acquisitions.fisher_kernel import choose_fisher
-from rarefish.acquisitions.imbalance import choose_by_quota, choose_similar
-from rarefish.acquisitions.prediction import choose_epig
-from rarefish.acquisitions.situation import Acquisition, Choice, Situation
-from rarefish.acquisitions.threshold import choose_direct
-from rarefish.acquisitions.typical import choose_typical
+from rarefish.acquisitions.galaxy import choose_galaxy
+from rarefish.acquisitions.interface import Acquisition, Choice, Situation
+from rarefish.acquisitions.random_sampling import choose_random
+from rarefish.acquisitions.typiclust import choose_typical
 from rarefish.acquisitions.uncertainty import choose_uncertain
 from rarefish.acquisitions.vaal import choose_vaal
 from rarefish.errors import ArgumentError, nearest

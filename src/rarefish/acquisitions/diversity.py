@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rarefish.acquisitions.chance import choose_random
-from rarefish.acquisitions.situation import Choice, Situation
-from rarefish.layers import casting, device_of, evaluating
-from rarefish.models import classifier_of
+from rarefish.acquisitions.interface import Choice, Situation
+from rarefish.acquisitions.random_sampling import choose_random
+from rarefish.models.layers import casting, device_of, evaluating
+from rarefish.models.networks import classifier_of
 
 CANDIDATES = 2048
 """Their features fit a CPU's cache."""

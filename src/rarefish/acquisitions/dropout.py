@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.errors import ModelError
-from rarefish.layers import evaluating, find_layers
+from rarefish.models.layers import evaluating, find_layers
 
 Answer = Callable[[Tensor], Tensor]
 """N images -> their logits (samples, N, classes)."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from rarefish.acquisitions.situation import Choice, Situation
+from rarefish.acquisitions.interface import Choice, Situation
 from rarefish.kernels import needs_scores
-from rarefish.layers import device_of
-from rarefish.models import classifier_of
-from rarefish.monte_carlo import STATISTICS, MonteCarlo
-from rarefish.posterior import Posterior
+from rarefish.models.layers import device_of
+from rarefish.models.networks import classifier_of
+from rarefish.pseudo_labels.monte_carlo import STATISTICS, MonteCarlo
+from rarefish.pseudo_labels.posterior import Posterior
 from rarefish.selection import select
 
 MONTE_CARLO_CROWD = 32

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rarefish.acquisitions.chance import choose_random
 from rarefish.acquisitions.dropout import sampling
-from rarefish.acquisitions.situation import Choice, Situation, take_largest
-from rarefish.layers import casting, device_of
+from rarefish.acquisitions.interface import Choice, Situation, take_largest
+from rarefish.acquisitions.random_sampling import choose_random
+from rarefish.models.layers import casting, device_of
 
 SMALLEST = 1e-12
 """Under a logarithm."""

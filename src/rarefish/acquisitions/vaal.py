@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from rarefish.acquisitions.chance import choose_random
-from rarefish.acquisitions.situation import Choice, Situation, take_largest
-from rarefish.layers import device_of
-from rarefish.models import draw_weights
-from rarefish.replay import Repeated
-from rarefish.stored import Images, Stored, read_parts
-from rarefish.training import read_images
+from rarefish.acquisitions.interface import Choice, Situation, take_largest
+from rarefish.acquisitions.random_sampling import choose_random
+from rarefish.data.lazy_images import Images, Stored, read_parts
+from rarefish.models.layers import device_of
+from rarefish.models.networks import draw_weights
+from rarefish.ops.cuda_graph import Repeated
+from rarefish.training.loop import read_images
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rarefish.errors import ArgumentError, DataError, nearest
-from rarefish.workspace.agreement import settled
+from rarefish.workspace.answers import settled
 from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
-from rarefish.workspace.verifying import has_changed
+from rarefish.workspace.verification import has_changed
 
 
 @dataclass(frozen=True)

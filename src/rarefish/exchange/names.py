@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
-from rarefish.opening import SUFFIXES
+from rarefish.data.image_io import SUFFIXES
 
 LONGEST_FOLDER = 80
 

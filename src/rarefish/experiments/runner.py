@@ -10,18 +10,18 @@ from pathlib import Path
 
 import torch
 
-from rarefish.distributed import Ranks, fit_together, num_ranks, rank, wait_for_all
+from rarefish.active_learning.rounds import advance, check_supply, run_rounds
+from rarefish.data.reader import lies_in_memory
+from rarefish.data.worker_processes import end_with_parent
+from rarefish.distributed.torchrun import Ranks, fit_together, num_ranks, rank, wait_for_all
 from rarefish.errors import RarefishError
-from rarefish.experiments.data import data_key, splits_of
+from rarefish.experiments.cells import check_experiment, keep_round, load_states, task_of
+from rarefish.experiments.datasets import data_key, splits_of
+from rarefish.experiments.initial_models import prepare_starts, start_keys, starts_of
+from rarefish.experiments.run_folder import Store, open_store
 from rarefish.experiments.settings import Cell, Experiment
-from rarefish.experiments.starts import prepare_starts, start_keys, starts_of
-from rarefish.experiments.store import Store, open_store
-from rarefish.experiments.tasks import check_experiment, keep_round, load_states, task_of
-from rarefish.jobs import fit_each
-from rarefish.lanes import fit_many
-from rarefish.parent_watch import end_with_parent
-from rarefish.reading import lies_in_memory
-from rarefish.rounds import advance, check_supply, run_rounds
+from rarefish.training.cuda_streams import fit_many
+from rarefish.training.jobs import fit_each
 
 Tell = Callable[[str, int, int], None]
 """(what is being done, rounds finished, rounds in all)."""

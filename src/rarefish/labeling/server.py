@@ -17,10 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from rarefish.errors import ArgumentError, RarefishError
-from rarefish.labeling import asks
+from rarefish.labeling import request_fields as asks
+from rarefish.labeling.api import Desk, bare_summary, make_routes, on_error
 from rarefish.labeling.connections import QUEUE, make_server, short_log
-from rarefish.labeling.desk import Desk, bare_summary, make_routes, on_error
-from rarefish.labeling.guards import ANY_ADDRESS, guarded
+from rarefish.labeling.security import ANY_ADDRESS, guarded
 from rarefish.labeling.tokens import Keys, make_keys
 from rarefish.workspace.answers import check_name
 from rarefish.workspace.store import Store

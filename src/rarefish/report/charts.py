@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from rarefish.records import Record
+from rarefish.active_learning.records import Record
 from rarefish.report.curves import Curve, curve, methods_of
 
 PALETTE = (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rarefish.records import Record
+from rarefish.active_learning.records import Record
 
 
 @dataclass(frozen=True)

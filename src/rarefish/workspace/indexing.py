@@ -13,11 +13,11 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
+from rarefish.data.file_listing import Listed, show
+from rarefish.data.image_io import open_picture
+from rarefish.data.worker_processes import end_with_parent
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
-from rarefish.opening import open_picture
-from rarefish.parent_watch import end_with_parent
 from rarefish.progress import track
-from rarefish.workspace.listing import Listed, show
 from rarefish.workspace.reconciliation import IN_VALIDATION, Changes, Content, Row, Seen, reconcile
 from rarefish.workspace.store import Store
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rarefish.data.file_listing import show
 from rarefish.errors import DataError
-from rarefish.workspace.listing import show
 
 IN_VALIDATION = "the same image is in the validation set"
 GONE = "is gone"

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from rarefish.stopping import expect_gain, failing_classes
-from rarefish.workspace.agreement import settled
-from rarefish.workspace.answers import progress
-from rarefish.workspace.recording import labels_key, latest_training
+from rarefish.active_learning.stopping import expect_gain, failing_classes
+from rarefish.workspace.answers import progress, settled
+from rarefish.workspace.history import labels_key, latest_training
 from rarefish.workspace.store import Store
 
 

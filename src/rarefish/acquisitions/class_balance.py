@@ -1,0 +1,105 @@
+"""Rivals made for pools where some classes are rare: quotas of uncertainty, and SIMILAR."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from rarefish.acquisitions.diversity import last_features
+from rarefish.acquisitions.interface import Choice, Situation
+from rarefish.acquisitions.random_sampling import choose_random
+from rarefish.acquisitions.uncertainty import entropy
+
+
+def choose_by_quota(situation: Situation, budget: int, generator: torch.Generator, *, counting_labels: bool) -> Choice:
+    """The least sure images of each predicted class: equal numbers of each, as far as there are, or as many as bring
+    all labels closest to equal numbers, the rarest class first (Tail First Sampling: Wang, Wang and Kong, 2025).
+
+    A random first round, as for all that ask the classifier.
+    """
+    if not situation.labeled:
+        return choose_random(situation, budget, generator)
+    _, logits_NC = last_features(situation, situation.unlabeled)
+    probability_NC = logits_NC.softmax(dim=1).cpu()
+    unsure_N, answer_N = entropy(probability_NC[None]), probability_NC.argmax(dim=1)
+    num_classes = logits_NC.shape[1]
+    counted = situation.labels if counting_labels else ()
+    have = torch.tensor(counted, dtype=torch.long).bincount(minlength=num_classes).tolist()
+    quotas = fill_quotas(have, answer_N.bincount(minlength=num_classes).tolist(), budget)
+    shuffled = torch.randperm(len(unsure_N), generator=generator)
+    best_first = shuffled[unsure_N[shuffled].argsort(descending=True, stable=True)].tolist()
+    rows = []
+    for row in best_first:
+        answer = int(answer_N[row])
+        if quotas[answer]:
+            quotas[answer] -= 1
+            rows.append(row)
+    return Choice([situation.unlabeled[row] for row in rows], passes=len(situation.unlabeled))
+
+
+def fill_quotas(have: Sequence[int], supply: Sequence[int], budget: int) -> list[int]:
+    """How many of each class to take so that the smallest totals grow first, as far as the supply goes."""
+    quotas = [0] * len(have)
+    waiting = [(count, c) for c, count in enumerate(have) if supply[c]]
+    heapq.heapify(waiting)
+    for _ in range(budget):
+        count, c = heapq.heappop(waiting)
+        quotas[c] += 1
+        if quotas[c] < supply[c]:
+            heapq.heappush(waiting, (count + 1, c))
+    return quotas
+
+
+def choose_similar(
+    situation: Situation, budget: int, generator: torch.Generator, *, eta: float = 1.0, num_queries: int = 1000
+) -> Choice:
+    """Images with the largest facility-location mutual information with the failures (SIMILAR: Kothawade et al., 2021).
+
+    f(A) = Σ_q max_a S_qa + η Σ_a max_q S_qa over the queries q and the chosen a, S the cosine of the gradients at the
+    classifier: with the true label for a failure, with the predicted one for a pool image. Of more than `num_queries`
+    failures some are drawn.
+    """
+    features_MF, logits_MC, truth_M = _failures(situation)
+    some = torch.randperm(len(truth_M), generator=generator)[:num_queries].to(truth_M.device)
+    queries = _unit_factors(features_MF[some], logits_MC[some], truth_M[some])
+    features_NF, logits_NC = last_features(situation, situation.unlabeled)
+    pool = _unit_factors(features_NF, logits_NC, logits_NC.argmax(dim=1))
+    similarity_QN = ((queries[0] @ pool[0].T) * (queries[1] @ pool[1].T)).clamp_min_(0)
+    rows = cover_queries(similarity_QN, budget, eta)
+    passes = len(situation.validation) + len(situation.unlabeled)
+    return Choice([situation.unlabeled[row] for row in rows.tolist()], passes)
+
+
+def _failures(situation: Situation) -> tuple[Tensor, Tensor, Tensor]:
+    """What the classifier sees of the validation images it gets wrong (of all, if none), its logits and the truth."""
+    whole = replace(situation, pool=situation.validation, labeled=(), refused=(), labels=())
+    features_MF, logits_MC = last_features(whole, whole.unlabeled)
+    batches = situation.reader.read(situation.validation, labels=True)
+    truth_M = torch.cat([batch.labels for batch in batches if batch.labels is not None]).to(logits_MC.device)
+    is_wrong_M = logits_MC.argmax(dim=1) != truth_M
+    kept = is_wrong_M if is_wrong_M.any() else torch.ones_like(is_wrong_M)
+    return features_MF[kept], logits_MC[kept], truth_M[kept]
+
+
+def _unit_factors(features_NF: Tensor, logits_NC: Tensor, label_N: Tensor) -> tuple[Tensor, Tensor]:
+    """The two factors of each gradient (p - 1_y) ⊗ z, both of length 1: their product is then the gradients' cosine."""
+    error_NC = logits_NC.softmax(dim=1) - functional.one_hot(label_N, logits_NC.shape[1])
+    return functional.normalize(error_NC, dim=1), functional.normalize(features_NF, dim=1)
+
+
+def cover_queries(similarity: Float[Tensor, "Q N"], count: int, eta: float) -> Int[Tensor, " count"]:
+    """Columns chosen greedily: each adds most to Σ_q max_a S_qa + η Σ_a max_q S_qa."""
+    own_N = eta * similarity.amax(dim=0)
+    covered_Q = torch.zeros_like(similarity[:, 0])
+    rows = []
+    for _ in range(count):
+        gain_N = (similarity - covered_Q[:, None]).clamp_min(0).sum(dim=0) + own_N
+        row = gain_N.argmax(dim=0, keepdim=True)
+        rows.append(row)
+        own_N = own_N.index_fill(0, row, -torch.inf)
+        covered_Q = torch.maximum(covered_Q, similarity[:, row[0]])
+    return torch.cat(rows)

@@ -1,0 +1,1 @@
+"""The loop: select, label, train, evaluate."""

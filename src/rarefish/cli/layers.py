@@ -1,0 +1,40 @@
+"""A model's layers, as `rarefish select` sees them."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rarefish.cli.options import allow_model, closed_at_end, json_option, tell, trust_option
+from rarefish.cli.workspace import is_workspace
+from rarefish.workspace.store import open_store
+
+
+@click.command()
+@click.argument("model")
+@click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
+@click.option("--classes", "num_classes", type=click.IntRange(min=2), default=10, show_default=True)
+@click.option("--mode", type=click.Choice(["RGB", "L"]), help="[default: the model's]")
+@trust_option
+@json_option
+def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, trust: bool, as_json: bool) -> None:
+    """List the layers images can be described at; those chosen by default have a star.
+
+    MODEL is a name (lenet, resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:…, torchvision:… or a
+    workspace.
+
+    \b
+    Example:
+      rarefish layers resnet18
+    """
+    from rarefish.workspace.model import describe_layers
+
+    if is_workspace(Path(model)):
+        allow_model(closed_at_end(open_store(Path(model))), trust)
+    found: list[dict[str, Any]] = describe_layers(model, weights, num_classes, mode)
+    width = max(len(row["name"]) for row in found)
+    lines = [
+        f"{'*' if row['is_chosen'] else ' '} {row['name']:<{width}}  {row['channels']:>6} channels  {row['kind']}"
+        for row in found
+    ]
+    tell(as_json, {"layers": found}, "\n".join(lines))

@@ -1,0 +1,190 @@
+"""Images and labels held in memory, and the files they come from: IDX (MNIST), .mat (SVHN), .npz."""
+
+import gzip
+import math
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset
+
+from rarefish.errors import DataError
+from rarefish.io import open_regular
+
+MOST_PACKED = 1_100
+"""No byte of a gzip file unpacks to more bytes than this."""
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """N images (N, height, width, channels), uint8, and their labels."""
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.labels):
+            raise DataError(f"There are {len(self.images)} images but {len(self.labels)} labels.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: np.ndarray) -> "Arrays":
+        return Arrays(self.images[rows], self.labels[rows])
+
+    def with_junk(self, count: int, seed: int) -> "Arrays":
+        """The same and as many images of no class, label -1: images whose four quarters come from four others."""
+        rng = np.random.default_rng(seed)
+        height, width = self.images.shape[1] // 2, self.images.shape[2] // 2
+        junk = self.images[rng.integers(len(self), size=count)].copy()
+        for rows in (slice(None, height), slice(height, None)):
+            for columns in (slice(None, width), slice(width, None)):
+                others = rng.integers(len(self), size=count)
+                junk[:, rows, columns] = self.images[others][:, rows, columns]
+        labels = np.concatenate([self.labels.astype(np.int64), np.full(count, -1)])
+        return Arrays(np.concatenate([self.images, junk]), labels)
+
+    def to_tensors(self, device: torch.device | str = "cpu") -> TensorDataset:
+        """Images (N, channels, height, width) from 0 to 1, and labels."""
+        images = torch.tensor(self.images).to(device).movedim(3, 1).float().div_(255)
+        return TensorDataset(images.contiguous(), torch.from_numpy(self.labels.astype(np.int64)).to(device))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Images that stay bytes in memory, a quarter of what numbers take; they are scaled when they are taken.
+
+    All that is cut out of a data set, for whichever seed, shares its bytes.
+    """
+
+    bytes: Tensor
+    """All images of the data set (N, height, width, channels), uint8."""
+    rows: Tensor
+    """Which of them are ours."""
+    labels: Tensor
+    mean: Tensor
+    """Of a channel, from 0 to 1."""
+    deviation: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def targets(self) -> list[int]:
+        return self.labels.tolist()
+
+    def take(self, rows: Tensor) -> Tensor:
+        """Those images (N, channels, height, width), scaled, where the bytes are."""
+        own = self.bytes[self.rows[rows].to(self.bytes.device)].float().div_(255)
+        return own.sub_(self.mean).div_(self.deviation).movedim(3, 1).contiguous()
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.take(torch.tensor([index]))[0], int(self.labels[index])
+
+
+def scale_of(images: np.ndarray, rows: np.ndarray, at_once: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every channel over those images, from 0 to 1: counted, so that nothing is copied."""
+    counts_CV = np.zeros((images.shape[3], 256), dtype=np.int64)
+    for first in range(0, len(rows), at_once):
+        some = images[rows[first : first + at_once]]
+        counts_CV += np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(some, 3, 0)])
+    value_V, total = np.arange(256) / 255, counts_CV.sum(axis=1)
+    mean_C = counts_CV @ value_V / total
+    variance_C = (counts_CV * (value_V - mean_C[:, None]) ** 2).sum(axis=1) / (total - 1)
+    deviation_C = np.sqrt(variance_C).clip(min=1e-6)
+    return torch.tensor(mean_C, dtype=torch.float32), torch.tensor(deviation_C, dtype=torch.float32)
+
+
+def normalized(parts: list[TensorDataset]) -> list[TensorDataset]:
+    """The same data sets, each channel shifted and scaled to mean 0 and variance 1 over the first of them."""
+    first = parts[0].tensors[0]
+    mean = first.mean(dim=(0, 2, 3), keepdim=True)
+    deviation = first.std(dim=(0, 2, 3), keepdim=True).clamp_min(1e-6)
+    return [TensorDataset((part.tensors[0] - mean) / deviation, *part.tensors[1:]) for part in parts]
+
+
+def read_idx(images: Path, labels: Path) -> Arrays:
+    """MNIST and Fashion-MNIST as published, gzipped or not."""
+    pixels, numbers = _read_idx(images, dimensions=3), _read_idx(labels, dimensions=1)
+    return Arrays(pixels[..., None], numbers)
+
+
+def read_svhn(path: Path) -> Arrays:
+    """SVHN's cropped digits as published (.mat); its label 10 is the digit 0."""
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise DataError("Reading .mat files needs SciPy: pip install scipy.") from error
+    with open_regular(path) as file, _naming(path, "an SVHN file"):
+        content = loadmat(file)
+        images, labels = (np.asarray(content[name]) for name in ("X", "y"))
+        images = _checked_images(images.transpose(3, 0, 1, 2), path)
+    return Arrays(np.ascontiguousarray(images), flat_labels(labels.T if len(labels) == 1 else labels, path) % 10)
+
+
+def read_npz(path: Path, images: str = "images", labels: str = "labels") -> Arrays:
+    """Two arrays of an .npz file by name; grey images may lack the channel."""
+    with open_regular(path) as file, _naming(path, "an .npz file"), np.load(file, allow_pickle=False) as content:
+        missing = [name for name in (images, labels) if name not in content]
+        if missing:
+            raise DataError(f"{path} has no array {missing[0]!r}; it has {', '.join(content)}.")
+        pixels, numbers = content[images], content[labels]
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
+    return Arrays(_checked_images(pixels, path), flat_labels(numbers, path))
+
+
+def flat_labels(labels: np.ndarray, path: Path) -> np.ndarray:
+    """Labels of shape (N,), also out of (N, 1); complains about others and about what is no whole number."""
+    flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer):
+        raise DataError(
+            f"{path}: labels are {labels.dtype} {labels.shape}; need one whole number per image, of shape (N,)."
+        )
+    return flat
+
+
+def _checked_images(images: np.ndarray, path: Path) -> np.ndarray:
+    if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape[1:]:
+        raise DataError(f"{path}: images are {images.dtype} {images.shape}; need uint8 (N, height, width, channels).")
+    return images
+
+
+@contextmanager
+def _naming(path: Path, kind: str) -> Iterator[None]:
+    """Names the file in whatever is raised: a damaged file makes NumPy and SciPy raise almost anything."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:
+        reason = "there is not enough memory for it" if isinstance(error, MemoryError) else str(error)
+        raise DataError(f"{path} is damaged or not {kind}: {reason}. Fetch it again.") from error
+
+
+def _read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """One IDX file: two zeros, the type (8: bytes), the number of dimensions, each size, the bytes."""
+    start = 4 + 4 * dimensions
+    with ExitStack() as opened, _naming(path, "an IDX file"):
+        file = opened.enter_context(open_regular(path))
+        most = MOST_PACKED * os.fstat(file.fileno()).st_size
+        if path.suffix == ".gz":
+            file = opened.enter_context(gzip.GzipFile(fileobj=file))
+        head = file.read(start)
+        if len(head) < start or head[:4] != bytes([0, 0, 8, dimensions]):
+            raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions.")
+        shape = struct.unpack(f">{dimensions}I", head[4:])
+        expected = math.prod(shape)
+        # No more than the header promises, and nothing that the file cannot hold.
+        content = file.read(expected + 1) if expected <= most else b""
+    if len(content) != expected:
+        sizes = " × ".join(map(str, shape))
+        if len(content) > expected:
+            raise DataError(f"{path} is too long: it holds more than {expected:,} bytes for {sizes}.")
+        raise DataError(f"{path} is cut off: {len(content):,} bytes for {sizes}.")
+    return np.frombuffer(content, np.uint8).reshape(shape)

@@ -1,0 +1,174 @@
+"""Images by where they are: a folder, a CSV manifest or Parquet files; nothing is decoded before it is asked for."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from rarefish.data.image_files import (
+    ImageFiles,
+    check_scale,
+    decode,
+    find_images,
+    read_columns,
+    read_folder,
+    read_manifest,
+    scale,
+)
+from rarefish.errors import ArgumentError, DataError
+from rarefish.hashing import digest, digest_files
+from rarefish.io import open_regular
+
+IMAGE_COLUMNS = ("image", "img", "bytes")
+
+
+def open_labeled(
+    source: Path,
+    size: tuple[int, int],
+    mode: str = "RGB",
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> ImageFiles:
+    """A validation set: a folder with one folder a class, or a CSV file with the columns path and label."""
+    check_scale(mode, mean, std)
+    read = read_folder if source.is_dir() else read_manifest
+    return replace(read(source, size=size, mode=mode), mean=mean, std=std)
+
+
+def open_pool(
+    source: Path,
+    size: tuple[int, int],
+    mode: str = "RGB",
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> "ImageFiles | ParquetImages":
+    """A pool: all images below a folder, those a CSV file names in its column path, or Parquet files."""
+    return replace(_open_pool(source, size, mode), mean=mean, std=std)
+
+
+def _open_pool(source: Path, size: tuple[int, int], mode: str) -> "ImageFiles | ParquetImages":
+    if not source.exists():
+        raise DataError(f"There is no {source}.")
+    if source.suffix == ".parquet" or (source.is_dir() and any(source.glob("*.parquet"))):
+        return open_parquet(sorted(source.glob("*.parquet")) if source.is_dir() else [source], size, mode)
+    if source.is_dir():
+        paths = find_images(source)
+    else:
+        paths = [source.parent / path for (path,) in read_columns(source, ("path",))]
+    if not paths:
+        raise DataError(f"{source} names no images.")
+    return ImageFiles(tuple(paths), (-1,) * len(paths), (), size, mode)
+
+
+@dataclass(frozen=True)
+class ParquetImages:
+    """Images in the rows of Parquet files, as bytes; one group of rows is in memory at a time."""
+
+    files: tuple[Path, ...]
+    groups: tuple[tuple[int, int], ...]
+    """(file, group of rows) of each group."""
+    ends: tuple[int, ...]
+    """How many images there are up to the end of each group."""
+    column: str
+    size: tuple[int, int]
+    mode: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_scale(self.mode, self.mean, self.std)
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
+        """Hashes by which the data set is known to be the same, by name."""
+        return {
+            "files": digest_files(self.files, with_contents=with_contents),
+            "rows": digest([self.groups, self.ends, self.column]),
+            "preprocessing": digest([self.size, self.mode, self.mean, self.std]),
+        }
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        number = bisect_right(self.ends, index)
+        file, group = self.groups[number]
+        row = index - (self.ends[number - 1] if number else 0)
+        try:
+            value = _read_group(self.files[file], group, self.column)[row].as_py()
+        except Exception as error:  # a damaged file makes pyarrow raise almost anything
+            raise DataError(f"Row {index} cannot be read from {self.files[file]}: {error}.") from error
+        content = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(content, bytes):
+            raise DataError(f"Row {index} has no image in its column {self.column}.")
+        image = decode(BytesIO(content), self.size, self.mode, f"row {index}")
+        return scale(image, self.mean, self.std), -1
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return _Names(self)
+
+
+@dataclass(frozen=True)
+class _Names(Sequence[str]):
+    """Where each image is, in words."""
+
+    images: ParquetImages
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Any) -> Any:
+        number = bisect_right(self.images.ends, index)
+        first = next(n for n, (file, _) in enumerate(self.images.groups) if file == self.images.groups[number][0])
+        row = index - (self.images.ends[first - 1] if first else 0)
+        return f"{self.images.files[self.images.groups[number][0]]}#{row}"
+
+
+def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> ParquetImages:
+    if not find_spec("pyarrow"):
+        raise ArgumentError("Parquet needs a package: pip install 'rarefish[parquet]'.")
+    columns, sizes = zip(*map(_read_footer, files), strict=True)
+    column = next((name for name in IMAGE_COLUMNS if name in columns[0]), None)
+    if column is None:
+        raise DataError(f"{files[0]} has the columns {', '.join(columns[0])}; images are looked for in image.")
+    other = next((place for place, names in enumerate(columns) if column not in names), None)
+    if other is not None:
+        raise DataError(
+            f"{files[0]} has its images in the column {column}, and {files[other]} has the columns "
+            f"{', '.join(columns[other])}. Give all files the same columns."
+        )
+    groups = [(place, number) for place, counts in enumerate(sizes) for number in range(len(counts))]
+    ends = tuple(accumulate(count for counts in sizes for count in counts))
+    if not ends or not ends[-1]:
+        raise DataError(f"{files[0]} holds no rows.")
+    return ParquetImages(tuple(files), tuple(groups), ends, column, size, mode)
+
+
+def _read_footer(path: Path) -> tuple[list[str], list[int]]:
+    """Names of the columns, and how many rows each group has."""
+    from pyarrow.parquet import ParquetFile
+
+    with open_regular(path) as opened:
+        try:
+            with ParquetFile(opened) as file:
+                sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+                return list(file.schema_arrow.names), sizes
+        except Exception as error:  # a damaged file makes pyarrow raise almost anything
+            raise DataError(f"{path} is not a Parquet file: {error}") from error
+
+
+@lru_cache(maxsize=2)
+def _read_group(path: Path, group: int, column: str) -> Any:
+    from pyarrow.parquet import ParquetFile
+
+    with open_regular(path) as opened, ParquetFile(opened) as file:
+        return file.read_row_group(group, columns=[column]).column(0).combine_chunks()

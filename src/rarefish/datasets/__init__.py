@@ -1,1 +1,0 @@
-"""Data sets to try things on."""

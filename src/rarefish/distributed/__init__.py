@@ -1,0 +1,1 @@
+"""Selection over several processes or machines."""

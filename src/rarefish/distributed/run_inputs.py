@@ -1,0 +1,229 @@
+"""Everything that the answer of a selection depends on, as a hash per name.
+
+Processes that share a selection compare these before any work, and what a killed run left on disk is used only where
+all of them are the same.
+"""
+
+import inspect
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
+
+from rarefish.data.index_set import Left
+from rarefish.data.reader import UNREADABLE, Data, Fingerprinted, InMemory, image_of, label_of
+from rarefish.errors import DataError
+from rarefish.hashing import digest, digest_file
+from rarefish.models.layers import device_of
+
+SAMPLED = 16
+"""Items by which a data set is known that has no better way."""
+AT_ONCE = 2**24
+"""Numbers of a tensor that are hashed at a time."""
+PLAIN = (bool, int, float, str, types.NoneType, types.FunctionType, types.BuiltinFunctionType)
+"""Of what kind the settings of a layer are."""
+PACKAGE = Path(__file__).parent
+
+
+def run_inputs(
+    model: nn.Module,
+    pool: Data,
+    validation: Data,
+    left: Sequence[int],
+    bought: Mapping[int, int],
+    failures: Tensor | Sequence[bool] | None,
+    generator_state: Tensor,
+    *,
+    budget: int,
+    kernel: str,
+    labels: object,
+    layers: Sequence[str],
+    precision: str,
+    device: torch.device | str | None,
+    collate: Callable[..., Any] | None,
+) -> dict[str, str]:
+    """A hash of each thing that the answer depends on, by a name that a user understands."""
+    kind = (device_of(model) if device is None else torch.device(device)).type
+    return {
+        "rarefish version": digest([sys.modules["rarefish"].__version__]),
+        "torch version": digest([torch.__version__]),
+        **{f"pool {name}": value for name, value in digest_data(pool).items()},
+        **{f"validation {name}": value for name, value in digest_data(validation, with_contents=True).items()},
+        "collate function": digest_code([collate]),
+        "budget": digest([int(budget)]),
+        "kernel": digest([kernel]),
+        "label estimator": digest([labels, digest_code([type(labels)])]),
+        "layers": digest(layers),
+        "precision": digest([precision, kind if precision == "auto" else None]),
+        "excluded images": digest(_left_out(left)),
+        "labeled images": digest(sorted((int(index), int(label)) for index, label in bought.items())),
+        "failure flags": digest([None] if failures is None else map(bool, failures)),
+        "random generator": digest_tensor(generator_state),
+        "model structure": digest(_structure(model)),
+        "model weights": digest(_weights(model)),
+        "model code": digest_code(_own_parts(model)),
+    }
+
+
+def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Names of what differs."""
+    return [name for name in {**own, **other} if own.get(name) != other.get(name)]
+
+
+def digest_data(data: Data, *, with_contents: bool = False) -> dict[str, str]:
+    """Hashes of what an item of the data set is made of; `with_contents`: files are read, not only looked at."""
+    known = {"type": digest([type(data).__qualname__, digest_code([type(data)])]), "length": digest([len(data)])}
+    if isinstance(data, Fingerprinted):
+        return {**known, **data.fingerprints(with_contents=with_contents)}
+    if isinstance(data, Subset):
+        return {**known, **digest_data(data.dataset, with_contents=with_contents), "subset": digest(data.indices)}  # pyright: ignore[reportArgumentType]
+    if isinstance(data, TensorDataset):
+        images, *labels = map(digest_tensor, data.tensors)
+        return {**known, "labels": digest(labels), "images": images}
+    targets = getattr(data, "targets", None)
+    own = {} if targets is None else {"labels": digest(np.asarray(targets).tolist())}
+    if isinstance(data, InMemory):
+        rows = torch.arange(len(data)).split(1000)
+        return {**known, **own, "images": digest(digest_tensor(data.take(some)) for some in rows)}
+    places = sorted({round(place) for place in np.linspace(0, len(data) - 1, SAMPLED)})
+    return {**known, **own, "items": digest(_stable_item(data, place) for place in places)}
+
+
+def digest_tensor(value: Tensor) -> str:
+    """A hash of type, shape and numbers, without a copy of the whole."""
+    whole = sha256(repr((value.dtype, tuple(value.shape))).encode())
+    rows = value.detach().reshape(len(value), -1) if value.ndim and value.numel() else value.detach().reshape(1, -1)
+    for some in rows.split(max(1, AT_ONCE // max(1, rows.shape[1]))):
+        whole.update(some.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return whole.hexdigest()
+
+
+def digest_code(parts: Iterable[object]) -> str:
+    """A hash of the source files in which these classes and functions stand, and of the user's files they import.
+
+    Installed packages count with the file of the class itself; torch and rarefish have their versions.
+    """
+    parts = [part for part in parts if isinstance(part, (type, types.FunctionType))]
+    pending, seen, found = [sys.modules.get(part.__module__) for part in parts], set(), set()
+    without_file = [part for part in parts if _source_of(sys.modules.get(part.__module__)) is None]
+    while pending:
+        module = pending.pop()
+        path = _source_of(module)
+        if module is None or module in seen or path is None or _has_version(path):
+            continue
+        seen.add(module)
+        found.add(digest_file(path))
+        if not _is_installed(path):
+            pending += [other for other in _reached_from(module) if not _is_installed(_source_of(other) or PACKAGE)]
+    return digest([*sorted(found), *(_bytecode(part) for part in without_file if part.__module__ != "builtins")])
+
+
+def _left_out(left: Sequence[int]) -> list[object]:
+    return [left.start, left.stop, left.gaps.tobytes()] if isinstance(left, Left) else [len(left)]
+
+
+def _structure(model: nn.Module) -> Iterator[object]:
+    """Kinds and settings of all layers, and which parameters learn."""
+    for name, module in model.named_modules():
+        settings = [(key, _plain(value)) for key, value in vars(module).items() if _is_setting(key, value)]
+        yield name, type(module).__qualname__, sorted(settings)
+    for name, parameter in model.named_parameters():
+        yield name, tuple(parameter.shape), str(parameter.dtype), parameter.requires_grad
+
+
+def _is_setting(name: str, value: object) -> bool:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return name != "training" and not name.startswith("_") and all(isinstance(value, PLAIN) for value in values)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    return repr([_plain(part) for part in value]) if isinstance(value, (tuple, list)) else repr(value)
+
+
+def _weights(model: nn.Module) -> Iterator[object]:
+    """Parameters, buffers whether they are saved or not, and tensors that are neither."""
+    for name, module in model.named_modules():
+        own = {**module._parameters, **module._buffers, **vars(module)}
+        for key in sorted(key for key, value in own.items() if isinstance(value, Tensor)):
+            yield name, key, digest_tensor(own[key])
+
+
+def _own_parts(model: nn.Module) -> Iterator[object]:
+    """Classes of the model's layers, and functions that hang on to them."""
+    for module in model.modules():
+        yield from type(module).__mro__
+        yield from (value for value in vars(module).values() if isinstance(value, types.FunctionType))
+        yield from (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+
+
+def _source_of(module: types.ModuleType | None) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file) if isinstance(file, str) and file.endswith(".py") and Path(file).is_file() else None
+
+
+def _has_version(path: Path) -> bool:
+    """Whether it belongs to Python, torch or rarefish, whose versions say what is in it."""
+    homes = (PACKAGE, Path(torch.__file__).parent)
+    is_standard = path.is_relative_to(sysconfig.get_path("stdlib")) and not _is_installed(path)
+    return is_standard or any(path.is_relative_to(home) for home in homes)
+
+
+def _is_installed(path: Path) -> bool:
+    return path.is_relative_to(PACKAGE) or bool({"site-packages", "dist-packages"} & set(path.parts))
+
+
+def _reached_from(module: types.ModuleType) -> Iterator[types.ModuleType | None]:
+    for value in list(vars(module).values()):
+        if isinstance(value, types.ModuleType):
+            yield value
+        elif isinstance(value, (type, types.FunctionType)):
+            yield sys.modules.get(value.__module__)
+
+
+def _bytecode(part: "type | types.FunctionType") -> str:
+    """Of what has no source file, such as a class in a notebook."""
+    functions = [part] if isinstance(part, types.FunctionType) else inspect.getmembers(part, inspect.isfunction)
+    found = [function[1] if isinstance(function, tuple) else function for function in functions]
+    return digest(piece for function in found for piece in _pieces(function.__code__))
+
+
+def _pieces(code: types.CodeType) -> Iterator[object]:
+    yield from (code.co_code, code.co_names)
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            yield from _pieces(value)
+        elif isinstance(value, (int, float, str, bytes, types.NoneType)):
+            yield value
+
+
+def _stable_item(data: Data, index: int) -> str:
+    """A hash of the item; of one that changes from read to read, only that it does."""
+    first, second = (_item(data, index) for _ in range(2))
+    return first if first == second else "changes"
+
+
+def _item(data: Data, index: int) -> str:
+    try:
+        item = data[index]
+        return digest([_value(image_of(item)), _value(label_of(item))])
+    except (*UNREADABLE, DataError):
+        return "unreadable"
+
+
+def _value(value: Any) -> object:
+    if isinstance(value, (Tensor, np.ndarray)):
+        return digest_tensor(torch.as_tensor(value))
+    if isinstance(value, Image.Image):
+        return value.mode, value.size, value.tobytes()
+    return value if isinstance(value, (int, float, str, bytes, types.NoneType)) else type(value).__qualname__

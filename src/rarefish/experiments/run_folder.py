@@ -1,0 +1,157 @@
+"""A run on disk: settings, a file of records for each cell, and what a cell needs to go on after a kill.
+
+RUN/settings.json          the experiment, as it was started; compared when the run is taken up again
+RUN/records/CELL.jsonl     one line a finished round, written last
+RUN/states/CELL-rNN.pt     models and labels after round NN; only the latest is kept
+RUN/starts/START.pt        pretrained networks
+RUN/epochs/                long trainings and choices under way, where images are in files; gone when they are done
+RUN/snapshots/CELL-rNN.npz features and answers on the test set, for t-SNE
+"""
+
+import fcntl
+import io
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+
+from rarefish.active_learning.records import Record, read_records, read_settings, to_line
+from rarefish.active_learning.resume import UnderWay
+from rarefish.errors import ArgumentError, DataError
+from rarefish.experiments.settings import Cell, Experiment, differences, with_methods_of
+from rarefish.io import replace_whole, write_whole
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of a run."""
+
+    folder: Path
+
+    def records(self, cell: Cell) -> list[Record]:
+        """The finished rounds of a cell."""
+        path = self._records(cell)
+        return read_records(path) if path.exists() else []
+
+    def num_finished(self) -> int:
+        """Finished rounds of all cells, by counting lines."""
+        return sum(path.read_bytes().count(b"\n") for path in (self.folder / "records").glob("*.jsonl"))
+
+    def finish(self, cell: Cell, record: Record, state: dict[str, Any], snapshot: dict[str, Any] | None) -> None:
+        """Keeps a finished round: first what the next one needs, last the record that says it is there."""
+        if snapshot:
+            replace_whole(
+                self.folder / "snapshots" / f"{cell.key}-r{record.round:02}.npz",
+                lambda f: np.savez_compressed(f, **snapshot),
+            )
+        _save(self._state(cell, record.round), state)
+        with self._records(cell).open("ab+") as file:
+            # One writer a cell, even if a worker outlives a killed parent.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            if whole.count(b"\n") != record.round - 1:
+                return
+            file.truncate(len(whole))
+            file.write(to_line(record).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self._state(cell, record.round - 1).unlink(missing_ok=True)
+        self.under_way(cell).clear()
+
+    def has_state(self, cell: Cell, number: int) -> bool:
+        return self._state(cell, number).exists()
+
+    def under_way(self, cell: Cell) -> UnderWay:
+        """Where the cell's next round keeps what it has so far."""
+        return UnderWay(self.folder / "epochs", cell.key)
+
+    def state(self, cell: Cell, number: int) -> dict[str, Any]:
+        """What `finish` kept after that round."""
+        return _load(self._state(cell, number))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The run for ourselves; complains if another process has it, or if the folder is somebody else's."""
+        if not (self.folder / "settings.json").exists() and any(p.name != ".lock" for p in self.folder.glob("*")):
+            raise ArgumentError(f"{self.folder} is not empty and holds no run. Choose another folder.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArgumentError(
+                    f"Another process is running the experiment in {self.folder}. Wait for it."
+                ) from None
+            for unfinished in self.folder.glob("*/*.part"):  # what a killed process was writing
+                unfinished.unlink(missing_ok=True)
+            yield
+
+    def start_path(self, key: str) -> Path:
+        return self.folder / "starts" / f"{key}.pt"
+
+    def save_start(self, key: str, weights: dict[str, Any]) -> None:
+        _save(self.start_path(key), weights)
+        self.start_under_way(key).unlink(missing_ok=True)
+
+    def start_under_way(self, key: str) -> Path:
+        """Where a pretraining is kept, epoch by epoch."""
+        return self.folder / "epochs" / f"{key}.pt"
+
+    def load_start(self, key: str) -> dict[str, Any]:
+        return _load(self.start_path(key))
+
+    def _records(self, cell: Cell) -> Path:
+        return self.folder / "records" / f"{cell.key}.jsonl"
+
+    def _state(self, cell: Cell, number: int) -> Path:
+        return self.folder / "states" / f"{cell.key}-r{number:02}.pt"
+
+
+def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
+    """The run in that folder, made or taken up again; complains where its settings or data were others. Hold it first.
+
+    `data` tells data sets apart; a run without it is taken to be of these.
+    """
+    path, settings = folder / "settings.json", experiment.to_json()
+    if path.exists():
+        before = read_settings(folder)
+        different = differences(before, settings)
+        if data and before.get("data", data) != data:
+            different.append(f"the images of {experiment.dataset} were another copy")
+        has_records = any((folder / "records").glob("*.jsonl"))
+        if different and has_records:
+            raise ArgumentError(
+                f"{folder} holds a run with other settings: {'; '.join(different)}. Choose another folder."
+            )
+        for part in ("starts", "epochs") if different else ():
+            for made in (folder / part).glob("*.pt"):
+                made.unlink()  # under the other settings
+        settings = with_methods_of(before, settings) if has_records else settings
+    for part in ("records", "states", "starts", "epochs", "snapshots"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(settings | ({"data": data} if data else {}), indent=2))
+    return Store(folder)
+
+
+def _save(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all; made in memory first, since torch turns the error of a full disk into one of its own."""
+    made = io.BytesIO()
+    torch.save(content, made)
+    replace_whole(path, lambda file: file.write(made.getbuffer()))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
+        why = str(error).partition("\n")[0]  # torch goes on about its versions
+        raise DataError(f"{path} cannot be read: {why}. Remove the cell's files to run it again.") from error

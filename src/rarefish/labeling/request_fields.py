@@ -1,0 +1,96 @@
+"""What a page sends, read with distrust: every field is of its kind and size, or one sentence says which is not."""
+
+import asyncio
+import json
+import math
+import re
+import unicodedata
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from rarefish.labeling.security import MOST_BODY_BYTES
+
+PATIENCE_S = 10
+MOST_NUMBER = 2**63 - 1
+"""SQLite's whole numbers end here."""
+MOST_HELD = 100
+MOST_TASKS = 20
+TICKET = re.compile(r"[A-Za-z0-9_-]{8,64}")
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """The JSON object in a request; reading ends at the limit, whatever its header promised."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MOST_BODY_BYTES:
+                    raise HTTPException(413, f"The body is too large; at most {MOST_BODY_BYTES:,} bytes are read.")
+        found = json.loads(bytes(body), parse_constant=_no_number)
+    except TimeoutError as error:
+        raise HTTPException(408, f"The body did not come within {PATIENCE_S} seconds.") from error
+    except ClientDisconnect as error:
+        raise HTTPException(400, "The request ended before its body did.") from error
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, "The body is not JSON.") from error
+    if not isinstance(found, dict):
+        raise HTTPException(422, "The body must be a JSON object.")
+    return found
+
+
+def whole(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: int | None = None) -> int:
+    """A whole number from 0 to `most`."""
+    value = body.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise HTTPException(422, f"'{name}' must be a whole number from 0 to {most}, not {_show(value)}.")
+    return value
+
+
+def whole_or_none(body: dict[str, Any], name: str) -> int | None:
+    return None if body.get(name) is None else whole(body, name)
+
+
+def text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise HTTPException(422, f"'{name}' must be text, not {_show(value)}.")
+    return value
+
+
+def person(name: str) -> str:
+    """A name as it is kept: the same letters, typed in another way, are the same person."""
+    return unicodedata.normalize("NFC", " ".join(name.split()) if name.isprintable() else name)
+
+
+def ticket(body: dict[str, Any]) -> str:
+    value = text(body, "ticket")
+    if not TICKET.fullmatch(value):
+        raise HTTPException(422, "'ticket' must have 8 to 64 letters, digits, '-' or '_'.")
+    return value
+
+
+def seconds(body: dict[str, Any]) -> float | None:
+    value = body.get("seconds")
+    is_time = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7
+    if value is not None and not (is_time and math.isfinite(value)):
+        raise HTTPException(422, f"'seconds' must be a time, or be left out; found {_show(value)}.")
+    return None if value is None else float(value)
+
+
+def images(body: dict[str, Any], name: str) -> tuple[int, ...]:
+    """Some images by id."""
+    value = body.get(name, [])
+    if not isinstance(value, list) or len(value) > MOST_HELD:
+        raise HTTPException(422, f"'{name}' must be a list of at most {MOST_HELD} images.")
+    return tuple(whole({name: one}, name) for one in value)
+
+
+def _show(value: object) -> str:
+    return ascii(value)[:60]
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")

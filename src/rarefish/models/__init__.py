@@ -1,0 +1,1 @@
+"""Networks, loading, preprocessing and layers."""

@@ -1,0 +1,155 @@
+"""What a model wants to be shown: the size, colour and scale of its images."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rarefish.errors import ArgumentError, ModelError
+from rarefish.models.layers import check_logits, device_of, dtype_of, evaluating
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of the images of ImageNet, which most networks were trained on."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """Images as a model wants them; one number of `mean` and `std` a channel, for values from 0 to 1."""
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width."""
+    mode: str = "RGB"
+    """RGB, or L for grey."""
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("RGB", "L"):
+            raise ArgumentError(f"The mode of images is RGB or L, not {self.mode!r}.")
+        if len(self.size) != 2 or min(self.size) < 1:
+            raise ArgumentError(f"The size of images is height and width, each at least 1, not {self.size}.")
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if len(values) != len(self.mode):
+                raise ArgumentError(
+                    f"Images in mode {self.mode} need {len(self.mode)} numbers for {name}, not {len(values)}."
+                )
+        if min(self.std) <= 0:
+            raise ArgumentError(f"Every std must be above 0, not {self.std}.")
+
+    @property
+    def channels(self) -> int:
+        return len(self.mode)
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Images (…, channels, height, width) from 0 to 1, on the scale the model wants."""
+        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
+        return (images - mean) / std
+
+
+BUILT_IN = {
+    "lenet": Input((28, 28), "L", (0.0,), (1.0,)),
+    "resnet10": Input(),
+    "resnet18": Input(),
+}
+
+
+def input_of(
+    address: str,
+    model: nn.Module,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+) -> Input:
+    """What the model at that address was made for, but for what is given here; ImageNet's where nothing is known."""
+    family, _, name = address.partition(":")
+    if address in BUILT_IN:
+        own = BUILT_IN[address]
+    elif family == "timm":
+        own = _of_timm(getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None) or {})
+    elif family == "torchvision":
+        own = _of_torchvision(name, model)
+    elif family == "transformers":
+        own = _of_transformers(name, getattr(model, "config", None))
+    else:
+        own = Input()
+    own = in_mode(own, mode or own.mode)
+    return replace(own, size=size or own.size, mean=mean or own.mean, std=std or own.std)
+
+
+def channels_of(address: str, mode: str | None = None) -> int:
+    """How many channels to build the model at that address for, before there is a model to ask."""
+    return len(mode or BUILT_IN.get(address, Input()).mode)
+
+
+def in_mode(wanted: Input, mode: str) -> Input:
+    """The same input in colour or in grey; mean and std follow."""
+    if mode == wanted.mode or mode not in ("RGB", "L"):
+        return replace(wanted, mode=mode)
+    times = len(mode)
+    mean, std = (sum(values) / len(values) for values in (wanted.mean, wanted.std))
+    return replace(wanted, mode=mode, mean=(mean,) * times, std=(std,) * times)
+
+
+@torch.no_grad()
+def check_outputs(model: nn.Module, wanted: Input, num_classes: int) -> None:
+    """Shows the model a blank image, and complains if it fails or has another number of outputs than classes."""
+    shape = (1, wanted.channels, *wanted.size)
+    blank = torch.zeros(shape, device=device_of(model), dtype=dtype_of(model))
+    height, width = wanted.size
+    with evaluating(model):
+        try:
+            output = model(blank)
+        except Exception as error:
+            first = (str(error) or type(error).__name__).splitlines()[0]
+            raise ModelError(
+                f"The model cannot look at images of {height}×{width} in mode {wanted.mode}: {first}. Give the size "
+                "and mode it was made for."
+            ) from error
+    found = check_logits(output, 1).shape[1]
+    if found != num_classes:
+        raise ModelError(
+            f"The model has {found} outputs, and there are {num_classes} classes. Make its last layer {num_classes} "
+            "wide; a function with a parameter num_classes is told the number."
+        )
+
+
+def _of_timm(config: Mapping[str, Any]) -> Input:
+    size = _pair((config.get("input_size") or (3, 224, 224))[1:])
+    return Input(size, mean=tuple(config.get("mean") or MEAN), std=tuple(config.get("std") or STD))
+
+
+def _of_torchvision(name: str, model: nn.Module) -> Input:
+    """By the transforms of torchvision's own weights, of which nothing is fetched to ask them."""
+    from torchvision import models  # pyright: ignore[reportMissingImports]
+
+    preset = models.get_model_weights(name).DEFAULT.transforms()
+    fixed = getattr(model, "image_size", None)  # a ViT is of one size, and its best weights may be of another
+    size = fixed or getattr(preset, "crop_size", None) or 224
+    return Input(_pair(size), mean=tuple(getattr(preset, "mean", MEAN)), std=tuple(getattr(preset, "std", STD)))
+
+
+def _of_transformers(name: str, config: Any) -> Input:
+    """By the model's config, and by the folder's preprocessor_config.json where there is one."""
+    path = Path(name).expanduser() / "preprocessor_config.json"
+    try:
+        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ModelError(f"{path} is damaged: {error}. Fetch it again, or remove it.") from error
+    size = getattr(config, "image_size", None) or told.get("crop_size") or told.get("size") or 224
+    own = Input(_pair(size), mean=tuple(told.get("image_mean") or MEAN), std=tuple(told.get("image_std") or STD))
+    return in_mode(own, "L" if getattr(config, "num_channels", 3) == 1 else "RGB")
+
+
+def _pair(size: int | Sequence[int] | Mapping[str, int]) -> tuple[int, int]:
+    """Height and width, of a number for both, one or two numbers, or numbers by name."""
+    if isinstance(size, Mapping):
+        edge = size.get("shortest_edge", 224)
+        return size.get("height", edge), size.get("width", edge)
+    if isinstance(size, int):
+        return size, size
+    return size[0], size[-1]

@@ -1,0 +1,1 @@
+"""Fast paths: GPU kernels, compiled passes, CUDA graphs."""

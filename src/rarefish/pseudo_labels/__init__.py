@@ -1,0 +1,1 @@
+"""Labels for images that nobody has labeled."""

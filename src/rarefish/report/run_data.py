@@ -1,0 +1,132 @@
+"""What a report is made from: the records of one or more runs, and the paper's curves."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rarefish.active_learning.records import Record, read_records, read_settings
+from rarefish.errors import ArgumentError, DataError, nearest
+from rarefish.report.curves import Curve, complete, curve, methods_of, name_apart
+
+PAPER_SETS = {"mnist": "MNIST", "svhn-extra": "SVHN", "imagenet": "ImageNet"}
+"""Our data sets that are cut as the paper cut them, and its names for them."""
+PAPER_NAMES = {
+    "random": "random",
+    "varr_E1_K128": "varR K128",
+    "varr_E1_K64": "varR K64",
+    "varr_E1_K32": "varR K32",
+    "varr_E4_K32": "varR E4 K32",
+    "varr_E4_K16": "varR E4 K16",
+    "varr_E4_K8": "varR E4 K8",
+    "vaal": "VAAL",
+    "features L20": "features L20",
+    "features L256": "features L256",
+    "features L512": "features L512",
+    "fisher_yhat L20": "fisher prediction L20",
+    "fisher_yhat L256": "fisher prediction L256",
+    "fisher_yhat L768": "fisher prediction L768",
+    "fisher_density L20": "fisher density L20",
+    "fisher_density L80": "fisher density L80",
+    "fisher_density L768": "fisher density L768",
+    "fisher_trace L20": "fisher trace L20",
+    "fisher_mi L20": "fisher MI L20",
+}
+"""The paper's curves, as our recipes call the same settings."""
+
+
+ALIKE = ("dataset", "circumstances", "model", "budget", "training", "pretraining")
+"""Settings that runs must share to be compared in one report: cells of theirs have the same names."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that a report shows."""
+
+    title: str
+    records: list[Record]
+    ours: str
+    paper: list[Curve]
+    snapshots: dict[str, Path]
+    """Method -> features of test images, for t-SNE."""
+    rare: frozenset[int]
+    """The classes that the pool hardly has."""
+
+    def curves(self, figure: str) -> list[Curve]:
+        return [curve(self.records, method, figure) for method in methods_of(self.records)]
+
+
+def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
+    """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
+    settings_of = {run: read_settings(run) for run in runs}
+    check_alike(settings_of)
+    records: list[Record] = []
+    snapshots: dict[str, Path] = {}
+    rare: frozenset[int] = frozenset()
+    cells: set[str] = set()
+    for run, settings in settings_of.items():
+        rare |= frozenset(settings["rare"])
+        order = [method["name"] for method in settings["methods"]]
+        found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(path, order))
+        if not found:
+            raise DataError(f"{run} holds no records. Give the folder of a run, as `rarefish experiment` made it.")
+        for path in found:
+            rows = read_records(path)
+            if not rows or path.name in cells:  # a cell that an earlier run has as well counts once
+                continue
+            cells.add(path.name)
+            records += rows
+            for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
+                snapshots[rows[0].method] = snapshot
+    if len({(record.cell, record.round) for record in records}) < len(records):
+        raise ArgumentError("Two methods of one name, with other settings, are among these runs. Report them apart.")
+    named = name_apart(records)
+    drawn = read_paper(paper, settings_of[runs[0]]["dataset"], list(zip(records, named, strict=True))) if paper else []
+    records = complete(named)
+    methods = methods_of(records)
+    chosen = ours or next((m for m in reversed(methods) if m.startswith("fisher") and "true" not in m), methods[0])
+    if chosen not in methods:
+        raise ArgumentError(f"There is no method {chosen!r} in these runs. {nearest(chosen, methods)}")
+    title = " and ".join(str(settings.get("name", run.name)) for run, settings in settings_of.items())
+    kept = snapshots if len({record.imbalance for record in records}) == 1 else {}
+    return Contents(title, records, chosen, drawn, kept, rare)
+
+
+def check_alike(settings_of: Mapping[Path, dict[str, Any]]) -> None:
+    """Complains about runs that cannot be compared in one report."""
+    (first, known), *others = settings_of.items()
+    for run, settings in others:
+        differing = [name for name in ALIKE if settings.get(name) != known.get(name)]
+        if differing:
+            raise ArgumentError(f"{first} and {run} differ in {', '.join(differing)}. Report them apart.")
+
+
+def _place(path: Path, order: list[str]) -> tuple[int, str]:
+    """Methods in the order of the recipe."""
+    rows = read_records(path)
+    return order.index(rows[0].method) if rows and rows[0].method in order else len(order), path.name
+
+
+def read_paper(path: Path, dataset: str, records: Sequence[tuple[Record, Record]]) -> list[Curve]:
+    """The paper's curves for the settings that are among the records, each as the recipe and as we name it."""
+    if dataset not in PAPER_SETS:
+        raise ArgumentError(
+            f"The paper has no curves of {dataset!r}, only of {', '.join(PAPER_SETS)} as it cuts them: leave them out."
+        )
+    budget = min(record.labels_spent for record, _ in records)
+    shown = {(r.method, str(r.imbalance), r.start): named.method for r, named in reversed(records)}
+    found: dict[str, dict[int, float]] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            layers, is_random, _ = row["param"].partition("_rnd")
+            name = PAPER_NAMES.get(f"{row['method']} {layers}".strip(), "")
+            ours = shown.get((name, row["imbalance"], "random" if is_random else "pretrained"))
+            if row["dataset"] == PAPER_SETS[dataset] and ours:
+                found.setdefault(ours, {})[int(row["round"])] = float(row["accuracy"]) / 100
+    return [
+        Curve(name, np.array(sorted(values)) * budget, np.array([[values[r] for r in sorted(values)]]))
+        for name, values in found.items()
+    ]

@@ -1,0 +1,197 @@
+"""The report of a workspace: one HTML file with what the labels bought so far, and why each image was asked about."""
+
+import base64
+import io
+import os
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jinja2 import Environment
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from rarefish.active_learning.stopping import failing_classes
+from rarefish.data.image_io import open_picture
+from rarefish.errors import DataError, WorkspaceError
+from rarefish.io import write_whole
+from rarefish.report.charts import STYLE, to_svg
+from rarefish.workspace.answers import settled
+from rarefish.workspace.store import Store
+from rarefish.workspace.summary import summarize
+
+SHOWN = 24
+"""Images of each round that are shown."""
+EDGE = 96
+BARS = 30
+"""Classes that a chart has room for; of more, those that changed most."""
+RARE = 0.5
+"""A class is rare in the pool with less than this much of its share in the validation set."""
+BLUE, ORANGE, GREY = "#0072b2", "#d08a00", "#8a8a8a"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A labeled image beside the failure that called for it."""
+
+    picture: str
+    center_picture: str
+    label: str
+    center_label: str
+    is_rare: bool
+
+
+def write_work_report(store: Store, folder: Path, command: str) -> Path:
+    """report.html in that folder."""
+    found = summarize(store)
+    if not found["trainings"]:
+        raise WorkspaceError(f"There is nothing to report before a training. Next: rarefish next {store.folder}")
+    name, rare = rare_of(found)
+    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
+        (files("rarefish.report") / "work.html").read_text(encoding="utf-8")
+    )
+    page = template.render(
+        found=found,
+        sentence=headline(found, name, rare),
+        name=name,
+        rare=[found["classes"][c] for c in rare],
+        curves=to_svg(draw_progress(found, name, rare)),
+        recall=to_svg(draw_change(found)),
+        mix=to_svg(draw_mix(found)) if found["mix"]["pool"] else "",
+        rounds=[(made, picked(store, made["number"], rare)) for made in found["rounds"] if made["labeled"]],
+        command=command,
+        top=lambda made: top_bought(made, found["classes"]),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    write_whole(path, page)
+    return path
+
+
+def top_bought(made: dict[str, Any], classes: list[str], count: int = 6) -> list[tuple[int, str]]:
+    return [pair for pair in sorted(zip(made["bought"], classes, strict=True), reverse=True)[:count] if pair[0]]
+
+
+def rare_of(found: dict[str, Any]) -> tuple[str, list[int]]:
+    """The classes that matter, and what to call them: rare in the pool or, where none is, failing at first."""
+    mix = found["mix"]
+    if mix["pool"]:
+        rare = [c for c, (v, p) in enumerate(zip(mix["validation"], mix["pool"], strict=True)) if p < v * RARE]
+        if rare:
+            return "classes rare in the pool", rare
+    first = [np.nan if r is None else r for r in found["trainings"][0]["recall"]]
+    return "classes that failed at first", failing_classes(first)
+
+
+def mean_recall(training: dict[str, Any], classes: list[int]) -> float:
+    known = [training["recall"][c] for c in classes if training["recall"][c] is not None]
+    return sum(known) / len(known) if known else float("nan")
+
+
+def headline(found: dict[str, Any], name: str, rare: list[int]) -> str:
+    first, last = found["trainings"][0], found["trainings"][-1]
+    spent = f"{first['labels_spent']} to {last['labels_spent']} labels"
+    if len(found["trainings"]) == 1 or not rare:
+        return f"After {last['labels_spent']} labels the model gets {last['accuracy']:.0%} of the validation set right."
+    before, after = mean_recall(first, rare), mean_recall(last, rare)
+    moved = "rose" if after > before else "stayed" if after == before else "fell"
+    return (
+        f"From {spent}, recall on the {name} {moved} from {before:.0%} to {after:.0%}; accuracy "
+        f"on the validation set went from {first['accuracy']:.0%} to {last['accuracy']:.0%}."
+    )
+
+
+def draw_progress(found: dict[str, Any], name: str, rare: list[int]) -> Figure:
+    """Accuracy, mean recall and recall on the classes that matter, against labels."""
+    spent = [training["labels_spent"] for training in found["trainings"]]
+    lines = (
+        (name, ORANGE, "-", [mean_recall(t, rare) for t in found["trainings"]]),
+        ("mean recall of all classes", BLUE, "-", [t["balanced"] for t in found["trainings"]]),
+        ("accuracy", GREY, ":", [t["accuracy"] for t in found["trainings"]]),
+    )
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for what, color, style, values in lines:
+            axes.plot(spent, values, style, color=color, marker="o", label=what)
+        axes.set(ylim=(0, 1.02), xlabel="labels", ylabel="on the validation set")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def draw_change(found: dict[str, Any]) -> Figure:
+    """Recall of each class after the first and after the last training."""
+    first, last = found["trainings"][0]["recall"], found["trainings"][-1]["recall"]
+    rows = [
+        (name, a, b)
+        for name, a, b in zip(found["classes"], first, last, strict=True)
+        if a is not None and b is not None
+    ]
+    rows = sorted(sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:BARS], key=lambda row: row[2])
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 0.8 + 0.28 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        places = np.arange(len(rows))
+        axes.hlines(places, [a for _, a, _ in rows], [b for _, _, b in rows], color="#c8c8c8", linewidth=3)
+        axes.plot([a for _, a, _ in rows], places, "o", color=GREY, label="first training", linestyle="none")
+        axes.plot([b for _, _, b in rows], places, "o", color=BLUE, label="last training", linestyle="none")
+        axes.set_yticks(places, [name[:30] for name, _, _ in rows])
+        axes.set_xlim(-0.03, 1.03)
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return figure
+
+
+def draw_mix(found: dict[str, Any]) -> Figure:
+    """Shares of the classes in the validation set and in the pool."""
+    rows = list(zip(found["classes"], found["mix"]["validation"], found["mix"]["pool"], strict=True))
+    rows = sorted(sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:BARS], key=lambda row: row[2])
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 0.8 + 0.34 * len(rows)), layout="constrained")
+        axes = figure.subplots()
+        places = np.arange(len(rows))
+        axes.barh(places + 0.2, [v for _, v, _ in rows], 0.36, color=GREY, label="validation")
+        axes.barh(places - 0.2, [p for _, _, p in rows], 0.36, color=ORANGE, label="pool (estimated)")
+        axes.set_yticks(places, [name[:30] for name, _, _ in rows])
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def picked(store: Store, number: int, rare: list[int]) -> list[Shown]:
+    """Some labeled images of a round, the best first."""
+    classes, labels, settings = store.classes(), settled(store), store.settings()
+    query = (
+        "SELECT pick.image AS id, own.path AS path, center.path AS center_path, center.class AS center_class FROM pick "
+        "JOIN image AS own ON own.id = pick.image JOIN image AS center ON center.id = pick.center "
+        "WHERE pick.round = ? ORDER BY rank"
+    )
+    with store.reading() as connection:
+        rows = [row for row in connection.execute(query, (number,)) if row["id"] in labels][:SHOWN]
+    pool, trusted = (os.fsencode(settings[f"{part}_root"]) for part in ("pool", "validation"))
+    return [
+        Shown(
+            thumbnail(os.path.join(pool, row["path"])),
+            thumbnail(os.path.join(trusted, row["center_path"])),
+            classes[labels[row["id"]]],
+            classes[row["center_class"]],
+            labels[row["id"]] in rare,
+        )
+        for row in rows
+    ]
+
+
+def thumbnail(path: bytes) -> str:
+    """A small picture as a data address; empty where the file cannot be shown any more."""
+    try:
+        picture = open_picture(Path(os.fsdecode(path)), "image")
+    except (DataError, OSError):
+        return ""
+    picture.thumbnail((EDGE, EDGE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,41 @@
+"""How well a model does on a labeled data set."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from rarefish.data.reader import Data, Reader, check_labels
+from rarefish.models.layers import casting, device_of, dtype_of, evaluating
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model does on a data set."""
+
+    accuracy: float
+    recall: Float[Tensor, " C"]
+    """Share of each class's images that are recognised; NaN for a class with none."""
+    prediction: Int[Tensor, " N"]
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None, precision: str = "float32"
+) -> Score:
+    """Accuracy, recall per class and predictions over a labeled data set."""
+    reader = reader or Reader(batch_size=1000, progress=False)
+    device, dtype = device_of(model), dtype_of(model)
+    predicted, true = [], []
+    with evaluating(model), casting(device, precision):
+        for batch in reader.read(data, title="evaluating", labels=True):
+            assert batch.labels is not None
+            check_labels(batch, num_classes)
+            predicted.append(model(batch.images.to(device, dtype)).argmax(dim=1))
+            true.append(batch.labels)
+    prediction_N, label_N = torch.cat(predicted).cpu(), torch.cat(true).cpu()
+    is_right_N = (prediction_N == label_N).float()
+    right_C = torch.zeros(num_classes).index_add_(0, label_N, is_right_N)
+    recall_C = right_C / label_N.bincount(minlength=num_classes)
+    return Score(float(is_right_N.mean()), recall_C, prediction_N)

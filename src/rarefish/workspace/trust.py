@@ -1,0 +1,98 @@
+"""Which workspaces may run Python code: those whose model this user named here, or allowed with `--trust`.
+
+A workspace names its model by an address, and FILE.py:FUNCTION or module:function are code. Who opens a workspace from
+somebody else has not chosen that code. What was allowed is kept outside of the workspace, in the user's configuration.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+from warnings import warn
+
+from rarefish.data.image_io import printable
+from rarefish.errors import WorkspaceError
+from rarefish.io import write_whole
+from rarefish.models.loading import is_own_code
+from rarefish.workspace.store import FILE, Store
+
+_allowed: dict[Path, dict[str, Any]] = {}
+"""What this process allowed: it counts even where nothing can be written to the configuration."""
+
+
+def trust_model(store: Store, address: str, *, changes: bool = False) -> None:
+    """Allows this workspace to run that model from now on; a built-in model needs no trust.
+
+    Args:
+        store: The workspace, at its present place. A copy of it elsewhere is not trusted.
+        address: The model. Another address in the settings later on is not trusted.
+        changes: Whether the code may change, as that of one's own model does. Without it a changed file is refused.
+    """
+    if not is_own_code(address):
+        return
+    place = _place(store)
+    entry = {**_identity(store, address), "changes": changes, "sha256": _hash(address)}
+    _allowed[place] = entry
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_whole(place, json.dumps(entry) + "\n")
+    except OSError as error:
+        warn(
+            f"Trust in {store.folder} cannot be remembered in {place.parent}: {error.strerror}. Set XDG_CONFIG_HOME to "
+            "a folder that can be written to.",
+            stacklevel=2,
+        )
+
+
+def check_trust(store: Store) -> None:
+    """Complains if the workspace's model is Python code that this user has not allowed for this workspace."""
+    address = store.settings().get("model")
+    if not address or not is_own_code(address):
+        return
+    entry = _allowed.get(_place(store)) or _read(_place(store))
+    place, _, function = printable(address).rpartition(":")
+    code = f"the Python file {place}" if place.endswith(".py") else f"the Python module {place}"
+    way_out = (
+        "If you trust it, run the command with --trust, or call rarefish.workspace.trust.trust_model(store, address)."
+    )
+    if {name: entry.get(name) for name in IDENTITY} != _identity(store, address):
+        raise WorkspaceError(
+            f"The workspace {store.folder} would run {code} to make its model ({function}), which you have not "
+            f"allowed. Read it first. {way_out}"
+        )
+    if not entry.get("changes") and entry.get("sha256") != _hash(address):
+        raise WorkspaceError(
+            f"The workspace {store.folder} would run {code}, which changed since you allowed it. {way_out}"
+        )
+
+
+IDENTITY = ("folder", "inode", "model")
+
+
+def _identity(store: Store, address: str) -> dict[str, Any]:
+    """Of the workspace and its model; the inode tells a workspace that was put into the place of another."""
+    return {"folder": str(store.folder.resolve()), "inode": (store.folder / FILE).stat().st_ino, "model": address}
+
+
+def _place(store: Store) -> Path:
+    """The file in the user's configuration for this workspace: one for each, so that processes do not collide."""
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    home = os.path.expanduser("~")
+    config = Path(given) if os.path.isabs(given) else Path(home if os.path.isabs(home) else "/") / ".config"
+    name = hashlib.sha256(os.fsencode(store.folder.resolve())).hexdigest()
+    return config / "rarefish" / "trusted" / f"{name}.json"
+
+
+def _read(place: Path) -> dict[str, Any]:
+    try:
+        entry = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return entry if isinstance(entry, dict) else {}
+
+
+def _hash(address: str) -> str | None:
+    """Of the Python file's content; a module is not looked for, since that would run the packages it is in."""
+    file = Path(address.rpartition(":")[0])
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None

@@ -1,0 +1,98 @@
+"""Whether a workspace is what it should be: the file itself, what is derived from labels, and the images on disk."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rarefish.workspace.answers import IS_OPEN
+from rarefish.workspace.history import damage_of_weights, recorded_weights
+from rarefish.workspace.indexing import fingerprint, show
+from rarefish.workspace.store import Store
+
+FEW = 5
+
+
+def verify(store: Store, deep: bool = False) -> list[str]:
+    """What is wrong, a sentence each; `deep` reads every image again and compares its hash."""
+    return [*_file(store), *_labels(store), *_models(store), *_images(store, deep)]
+
+
+def _file(store: Store) -> Iterator[str]:
+    with store.reading() as connection:
+        for (word,) in connection.execute("PRAGMA integrity_check").fetchall():
+            if word != "ok":
+                yield f"The file is damaged: {word}."
+        for table, row, other, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
+            yield f"Row {row} of {table} points to something in {other} that is not there."
+
+
+LABELS: dict[str, str] = {
+    "{} images are marked open or done, and their labels say the opposite.": (
+        "SELECT image FROM pick WHERE is_open <> " + IS_OPEN.replace("?", ":needed")
+    ),
+    "{} labels are on images that no round asked about.": (
+        "SELECT image FROM label WHERE image NOT IN (SELECT image FROM pick)"
+    ),
+    "{} labels take back an answer of someone else, or on another image.": (
+        "SELECT one.id FROM label AS one JOIN label AS other ON other.id = one.undoes "
+        "WHERE one.who <> other.who OR one.image <> other.image OR other.answer = 'undo'"
+    ),
+    "{} images that a round asked about are not in the pool.": (
+        "SELECT pick.image FROM pick JOIN image ON image.id = pick.image "
+        "WHERE part <> 'pool' OR state NOT IN ('ready', 'trusted')"
+    ),
+    "{} rounds have gaps among their ranks.": (
+        "SELECT round FROM pick GROUP BY round HAVING max(rank) + 1 <> count(*) OR min(rank) <> 0"
+    ),
+}
+"""What must find nothing."""
+
+
+def _labels(store: Store) -> Iterator[str]:
+    needed = store.settings().get("people_per_image", 1)
+    with store.reading() as connection:
+        for sentence, query in LABELS.items():
+            given = {"needed": needed} if ":needed" in query else {}
+            found = connection.execute(query, given).fetchall()
+            if found:
+                yield sentence.format(len(found))
+
+
+def _models(store: Store) -> Iterator[str]:
+    with store.reading() as connection:
+        for (name,) in connection.execute("SELECT weights FROM training").fetchall():
+            if not (store.folder / "models" / name).is_file():
+                yield f"The weights models/{name} are gone; train again."
+    yield from filter(None, (damage_of_weights(store, name) for name in recorded_weights(store)))
+
+
+def _images(store: Store, deep: bool) -> Iterator[str]:
+    changed, gone = [], []
+    settings = store.settings()
+    for part in ("validation", "pool"):
+        if f"{part}_root" not in settings:
+            continue
+        root = os.fsencode(settings[f"{part}_root"])
+        with store.reading() as connection:
+            rows = connection.execute("SELECT * FROM image WHERE part = ? AND state = 'ready'", (part,)).fetchall()
+        for row in rows:
+            path = Path(os.fsdecode(os.path.join(root, row["path"])))
+            if not path.is_file():
+                gone.append(row["path"])
+            elif has_changed(path, row["bytes"], row["modified"], row["hash"], deep):
+                changed.append(row["path"])
+    kinds: tuple[tuple[str, list[bytes], Callable[[bytes], str]], ...] = (
+        ("{} images are gone, such as {}.", gone, show),
+        ("{} images changed since they were indexed, such as {}. They are left out.", changed, show),
+    )
+    for sentence, found, name in kinds:
+        if found:
+            yield sentence.format(len(found), ", ".join(name(path) for path in found[:FEW]))
+
+
+def has_changed(path: Path, num_bytes: int, modified: int, hash_: str, deep: bool = False) -> bool:
+    """Whether a file is another than the one indexed; it is only read where its size or time says so."""
+    status = path.stat()
+    if not deep and (status.st_size, status.st_mtime_ns) == (num_bytes, modified):
+        return False
+    return status.st_size != num_bytes or fingerprint(path.read_bytes()) != hash_

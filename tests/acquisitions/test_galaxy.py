@@ -1,0 +1,82 @@
+"""GALAXY against a breadth-first search."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rarefish.acquisitions.galaxy import middle_of_shortest_path, open_chains, sort_chains
+from rarefish.errors import ArgumentError
+from tests.acquisitions.test_interface import ANSWERS, POOL, choose, situation
+
+
+def shortest_path(state: list[int], reach: int) -> int | None:
+    """Nodes on the shortest path from a 1 to a -1 over zeros, by breadth-first search; both ends count."""
+    frontier, seen = [i for i, s in enumerate(state) if s == 1], {i for i, s in enumerate(state) if s == 1}
+    length = 1
+    while frontier:
+        length, after = length + 1, []
+        for i in frontier:
+            for j in range(max(0, i - reach), min(len(state), i + reach + 1)):
+                if state[j] == -1 and state[i] == 0:
+                    return length
+                if j not in seen and state[j] == 0:
+                    seen.add(j)
+                    after.append(j)
+        frontier = after
+    return None
+
+
+@given(state=st.lists(st.sampled_from([0, 0, 0, 1, -1]), min_size=1, max_size=25), reach=st.integers(1, 4))
+@settings(max_examples=300, deadline=None)
+def test_galaxy_asks_for_the_middle_of_the_shortest_path(state: list[int], reach: int) -> None:
+    length, rank = shortest_path(state, reach), middle_of_shortest_path(np.array(state), reach)
+    assert (rank is None) == (length is None)
+    if rank is not None and length is not None:
+        assert state[rank] == 0
+        # From the middle a YES is as many steps away as half of the path's nodes, and a NO too.
+        steps = {}
+        for wanted in (1, -1):
+            only = [wanted if s == wanted else (0 if s == 0 else 9) for s in state]
+            away, reached = 0, {rank}
+            while not any(only[i] == wanted for i in reached):
+                near = {j for i in reached for j in range(max(0, i - reach), min(len(state), i + reach + 1))}
+                reached, away = {j for j in near if only[j] in (0, wanted)} | reached, away + 1
+            steps[wanted] = away
+        assert steps[1] + steps[-1] == length - 1 and abs(steps[1] - steps[-1]) <= 1
+
+
+def test_galaxy_chains_put_the_surest_of_the_class_last() -> None:
+    p = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.55, 0.45]])
+    chains = sort_chains(p)
+    assert chains[0].tolist() == [2, 3, 1, 0] and chains[1].tolist() == [0, 1, 3, 2]
+    assert chains.argsort(axis=1)[0].tolist() == [3, 2, 0, 1]
+
+
+@pytest.mark.parametrize(("name", "title", "budget"), [("galaxy", "GALAXY", 9), ("direct", "DIRECT", 20)])
+def test_those_that_ask_within_a_round_ask_only_for_what_they_choose(name: str, title: str, budget: int) -> None:
+    asked: list[int] = []
+
+    def ask(indices: Sequence[int]) -> list[int | None]:
+        asked.extend(indices)
+        return ANSWERS(indices)
+
+    here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()), ask=ask)
+    assert choose(name, here, budget).indices == asked
+    with pytest.raises(ArgumentError, match=f"{title} learns from answers"):
+        choose(name, replace(here, ask=None), 3)
+
+
+def test_answers_are_noted_at_their_rank_in_every_chain() -> None:
+    here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()))
+    for surest_first in (False, True):
+        chains = open_chains(here, "a test", surest_first)
+        chains.buy([7])
+        label = int(POOL.tensors[1][chains.everything[7]])
+        for c in range(4):
+            rank = chains.order[c].tolist().index(7)
+            assert chains.place[c, 7] == rank and chains.state[c, rank] == (1 if c == label else -1)
+        assert (chains.state != 0).sum() == 4 * 4

@@ -1,0 +1,242 @@
+"""The loop: what each round may see, from where it trains, and who answers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
+from rarefish.active_learning.oracles import known_labels, label_file, noisy, refusing
+from rarefish.active_learning.resume import UnderWay
+from rarefish.active_learning.rounds import Round, advance, begin, jobs_of, rebuild, run_rounds
+from rarefish.active_learning.task import Task
+from rarefish.data.lazy_images import Stored
+from rarefish.errors import ArgumentError, DataError, LabelError
+from rarefish.training.evaluation import evaluate
+from rarefish.training.jobs import Job, fit_each
+from rarefish.training.loop import Training
+from tests.cases import NUM_CLASSES, Plain, labeled
+
+POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
+TRUTH = POOL.tensors[1].tolist()
+
+
+def task(acquire: Any = ACQUISITIONS["random"], start: Plain | None = None, **changes: Any) -> Task:
+    torch.manual_seed(0)
+    settings = {
+        "pool": POOL,
+        "validation": VALIDATION,
+        "test": TEST,
+        "starts": (start or Plain(),),
+        "acquire": acquire,
+        "oracle": known_labels(TRUTH),
+        "budget": 5,
+        "num_classes": NUM_CLASSES,
+        "training": Training(epochs=2),
+    }
+    return Task(**settings | changes)
+
+
+def rounds(*args: Any, num_rounds: int = 3, **changes: Any) -> list[Round]:
+    return list(run_rounds(task(*args, **changes), num_rounds))
+
+
+@pytest.mark.parametrize("name", ["random", "entropy", "badge", "fisher"])
+def test_labels_add_up_and_no_image_is_bought_twice(name: str) -> None:
+    run = rounds(ACQUISITIONS[name])
+    bought = [i for each in run for i in each.choice.indices]
+    assert [each.labels_spent for each in run] == [5, 10, 15] and len(set(bought)) == 15
+    assert [label for each in run for label in each.answers] == POOL.tensors[1][bought].tolist()
+    again = rounds(ACQUISITIONS[name])
+    assert [each.score.accuracy for each in again] == [each.score.accuracy for each in run]
+    assert [each.choice.indices for each in again] == [each.choice.indices for each in run]
+
+
+def test_the_validation_set_is_a_yardstick_only_while_nothing_learns_from_it() -> None:
+    for each in rounds():
+        assert each.validation is not None
+        score = evaluate(each.state.models[0], task().validation, NUM_CLASSES)
+        assert torch.equal(each.validation.prediction, score.prediction)
+    assert all(each.validation is None for each in rounds(learns_validation=True))
+
+
+def test_a_skeptics_model_learns_from_the_validation_set_as_well() -> None:
+    seen: list[Job] = []
+
+    def note(jobs: Sequence[Job]) -> None:
+        seen.extend(jobs)
+        fit_each(jobs)
+
+    list(run_rounds(task(learns_validation=True), 2, fit_all=note))
+    assert [len(job.images) for job in seen] == [5 + 12, 10 + 12]
+    assert torch.equal(seen[0].tensor[5:], VALIDATION.tensors[0])
+    assert torch.equal(seen[0].labels[5:], VALIDATION.tensors[1])
+
+
+@pytest.mark.parametrize("learns_validation", [False, True])
+@pytest.mark.parametrize("name", ["random", "fisher"])
+def test_rounds_over_files_are_those_over_tensors(name: str, learns_validation: bool, tmp_path: Path) -> None:
+    """Also where choices and epochs are kept on the way."""
+
+    class Files:
+        def __init__(self, data: TensorDataset) -> None:
+            self.data, self.targets = data, data.tensors[1].tolist()
+
+        def __len__(self) -> int:
+            return len(self.data)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.data[index]
+
+    jobs: list[Job] = []
+
+    def note(some: Sequence[Job]) -> None:
+        jobs.extend(some)
+        fit_each(some)
+
+    expected = rounds(ACQUISITIONS[name], learns_validation=learns_validation)
+    lazy: dict[str, Any] = {"pool": Files(POOL), "validation": Files(VALIDATION), "test": Files(TEST)}
+    files = UnderWay(tmp_path, "task")
+    here = task(ACQUISITIONS[name], learns_validation=learns_validation, under_way=files, **lazy)
+    found = list(run_rounds(here, 3, fit_all=note))
+    assert all(isinstance(job.images, Stored) for job in jobs)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.choice.indices == theirs.choice.indices
+        assert torch.equal(ours.score.prediction, theirs.score.prediction)
+    # What was chosen is not chosen again, what was trained is not trained again.
+    never = replace(here, acquire=lambda *_: Choice([]))
+    again = list(run_rounds(never, 3))
+    assert [each.choice.indices for each in again] == [each.choice.indices for each in expected]
+
+
+def test_a_state_is_recalled_from_what_was_chosen() -> None:
+    here = task(oracle=known_labels([-1 if i % 3 == 0 else label for i, label in enumerate(TRUTH)]))
+    run = list(run_rounds(here, 3))
+    state = rebuild(here, [each.choice.indices for each in run])
+    assert (state.number, state.labeled, state.labels, state.refused) == (
+        *(3, run[-1].state.labeled),
+        *(run[-1].state.labels, run[-1].state.refused),
+    )
+    fit_each(jobs_of(here, state, []))
+    theirs = run[-1].state.models[0].state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in state.models[0].state_dict().items())
+
+
+def test_images_of_no_class_cost_as_much_and_are_not_learned() -> None:
+    truth = [-1 if i % 2 else label for i, label in enumerate(TRUTH)]
+    run = rounds(oracle=known_labels(truth))
+    state = run[-1].state
+    assert run[-1].labels_spent == 15 and len(state.labels) < 15
+    assert all(i % 2 == 0 for i in state.labeled) and all(i % 2 for i in state.refused)
+
+
+def test_rounds_without_a_single_answer_leave_the_model_as_it_is() -> None:
+    start = Plain()
+    before = start.fc.weight.clone()
+    run = rounds(start=start, oracle=lambda indices: [None] * len(indices), num_rounds=2)
+    assert run[-1].labels_spent == 10 and run[-1].state.labels == ()
+    model = run[-1].state.models[0]
+    assert isinstance(model, Plain) and torch.equal(model.fc.weight, before)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_cold_trains_from_the_start_and_warm_goes_on(warm: bool) -> None:
+    """With a training that changes nothing, a warm second round is where the first one ended; a cold one is not."""
+    torch.manual_seed(0)
+    start = Plain()
+    before = start.fc.weight.clone()
+    here = task(start=start, warm=warm)
+    (first,) = advance([here], [begin(here)])
+    assert torch.equal(start.fc.weight, before)
+    still = task(start=start, warm=warm, training=Training(epochs=0))
+    (second,) = advance([still], [first.state])
+    expected = first.state.models[0] if warm else start
+    assert isinstance(expected, Plain) and isinstance(second.state.models[0], Plain)
+    assert torch.equal(second.state.models[0].fc.weight, expected.fc.weight)
+
+
+def test_a_run_taken_up_again_goes_on_as_it_would_have() -> None:
+    whole = rounds(ACQUISITIONS["fisher"], num_rounds=4)
+    rest = list(run_rounds(task(ACQUISITIONS["fisher"]), 4, state=whole[1].state))
+    assert [each.number for each in rest] == [3, 4]
+    assert [each.choice.indices for each in rest] == [each.choice.indices for each in whole[2:]]
+    assert torch.equal(rest[-1].score.prediction, whole[-1].score.prediction)
+
+
+def test_members_of_an_ensemble_differ_and_their_mean_counts() -> None:
+    torch.manual_seed(0)
+    starts = (Plain(), Plain())
+    seen: list[int] = []
+
+    def acquire(situation: Situation, budget: int, _: torch.Generator) -> Choice:
+        seen.append(len(situation.models))
+        return Choice(situation.unlabeled[:budget])
+
+    run = rounds(acquire, starts=starts, num_rounds=1)
+    alone = [rounds(acquire, starts=(start,), num_rounds=1)[0] for start in starts[:1]]
+    assert seen[0] == 2 and len(run[0].state.models) == 2
+    assert torch.equal(run[0].score.prediction, alone[0].score.prediction)
+
+
+def test_time_of_trainings_in_company_is_shared_by_network() -> None:
+    alone, four = task(), task(starts=tuple(Plain() for _ in range(4)))
+    first, second = advance([alone, four], [begin(alone), begin(four)])
+    assert second.train_s == pytest.approx(4 * first.train_s) and first.train_s > 0
+
+
+def test_an_acquisition_that_returns_too_few_is_named() -> None:
+    def lazy(situation: Situation, budget: int, _: torch.Generator) -> Choice:
+        return Choice(situation.unlabeled[: budget - 1])
+
+    def stuck(situation: Situation, budget: int, _: torch.Generator) -> Choice:
+        return Choice(list(range(budget)))
+
+    with pytest.raises(
+        ArgumentError, match="lazy returned 4 images of which 4 are new and distinct; it was asked for 5"
+    ):
+        rounds(lazy, name="lazy")
+    with pytest.raises(ArgumentError, match="stuck returned 5 images of which 0 are new"):
+        rounds(stuck, name="stuck")
+
+
+def test_more_labels_than_images_are_refused_before_the_work() -> None:
+    with pytest.raises(ArgumentError, match="9 rounds of 5 labels need 45 images; the pool has 40"):
+        rounds(num_rounds=9)
+
+
+def test_a_noisy_oracle_errs_as_often_as_it_says_and_always_the_same_way() -> None:
+    truth = [i % 7 for i in range(2000)]
+    oracle = noisy(known_labels(truth), 0.2, num_classes=7)
+    answers = oracle(range(2000))
+    wrong = [i for i in range(2000) if answers[i] != truth[i]]
+    assert 0.17 < len(wrong) / 2000 < 0.23 and set(answers) == set(range(7))
+    assert oracle(wrong) == [answers[i] for i in wrong]
+
+
+def test_a_refusing_oracle_leaves_images_unlabeled_and_they_are_not_asked_for_again() -> None:
+    run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
+    state = run[-1].state
+    assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2
+    assert run[-1].labels_spent == 20 and len(state.labels) == len(state.labeled) < 20
+    assert state.labels == tuple(TRUTH[i] for i in state.labeled)
+
+
+def test_a_label_file_answers(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("index,label\n3,1\n5,\n")
+    oracle = label_file(path)
+    assert oracle([5, 3]) == [None, 1]
+    with pytest.raises(LabelError, match="no line for 1 images that were asked for: 9"):
+        oracle([3, 9])
+    path.write_text("image,label\n")
+    with pytest.raises(DataError, match="has the columns image, label; it needs index and label"):
+        label_file(path)
+    path.write_text("index,label\n3,cat\n")
+    with pytest.raises(LabelError, match="line 2"):
+        label_file(path)
+    with pytest.raises(ArgumentError, match="from 0 to 1, not 2"):
+        noisy(oracle, 2, 3)

@@ -1,0 +1,183 @@
+"""`rarefish select` from files to files: one process, several, and bad input."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rarefish.data.parquet import open_parquet, open_pool
+from rarefish.distributed.resume_folder import NAME
+from rarefish.errors import ArgumentError, DataError, ModelError
+from rarefish.models.loading import load_model
+
+ROOT = Path(__file__).parents[2]
+NET = """
+from torch import nn
+
+def make(num_classes):
+    below = [nn.Conv2d(1, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+    return nn.Sequential(*below, nn.Linear(24, num_classes))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A pool with one broken file, a validation set of two classes, a model and its weights."""
+    rng = np.random.default_rng(0)
+    for name, count in (("pool/a", 20), ("pool/b", 19), ("trusted/cat", 8), ("trusted/dog", 8)):
+        (tmp_path / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 255, (12, 12), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number:02d}.png")
+    (tmp_path / "pool/b/07.png").write_bytes(b"no image")
+    (tmp_path / "net.py").write_text(NET)
+    torch.manual_seed(1)
+    torch.save(load_model(f"{tmp_path / 'net.py'}:make", 2, 1).state_dict(), tmp_path / "net.pt")
+    return tmp_path
+
+
+def run(folder: Path, *more: str, ranks: int = 1) -> "subprocess.CompletedProcess[str]":
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *start, "-m", "rarefish", "select", "--model", "net.py:make", "--weights", "net.pt"]
+    command += ["--pool", "pool", "--validation", "trusted", "--budget", "6", "--size", "12x12", "--mode", "L"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command += ["--workers", "0", *more]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
+    )
+
+
+def run_apart(folder: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    """Two processes, each in a folder of its own as on a machine of its own: machine-0, machine-1."""
+    (folder / "start.py").write_text(
+        "import os\nfrom rarefish.cli.main import main\n"
+        "os.chdir(f'machine-{os.environ[\"RANK\"]}')\nif __name__ == '__main__':\n    main()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "start.py"]
+    command += ["select", "--model", "net.py:make", "--weights", "net.pt", "--pool", "pool", "--validation", "trusted"]
+    command += ["--budget", "6", "--size", "12x12", "--mode", "L", "--workers", "0", "--shard", "5", *more]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.fixture
+def machines(folder: Path) -> Path:
+    """The same files twice, with their times."""
+    names = ("pool", "trusted", "net.py", "net.pt")
+    for number in range(2):
+        (folder / f"machine-{number}").mkdir()
+        for name in names:
+            copy = shutil.copytree if (folder / name).is_dir() else shutil.copy2
+            copy(folder / name, folder / f"machine-{number}" / name)
+    return folder
+
+
+def own_sentences(done: "subprocess.CompletedProcess[str]") -> set[str]:
+    """What rarefish said, without torchrun's own report on processes that failed."""
+    assert done.returncode == 1 and 'rarefish/cli.py", line' not in done.stderr, done.stderr
+    return {line for line in done.stderr.splitlines() if line.startswith("rarefish:")}
+
+
+def test_every_machine_clears_its_own_shards_once_the_picks_are_written(machines: Path) -> None:
+    done = run_apart(machines)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (machines / "machine-0/picks").iterdir()) == [
+        *("picks.csv", "picks.png", "unreadable.txt")
+    ]
+    assert not list((machines / "machine-1").glob("picks/*"))
+
+
+def test_processes_with_other_inputs_stop_with_a_sentence(machines: Path) -> None:
+    os.utime(machines / "machine-1/pool/a/03.png", ns=(1, 1))
+    Image.new("L", (12, 12)).save(machines / "machine-1/trusted/dog/02.png")
+    weights = torch.load(machines / "machine-1/net.pt")
+    weights["4.bias"] += 1
+    torch.save(weights, machines / "machine-1/net.pt")
+    assert own_sentences(run_apart(machines)) == {
+        "rarefish: Process 1 differs from process 0 in: pool files, validation files, model weights. Give every "
+        "process the same; copy files with their times (rsync -a)."
+    }
+    assert not list(machines.glob("machine-*/picks/picks.csv"))
+
+
+def test_what_one_process_cannot_do_stops_all(machines: Path) -> None:
+    (machines / "machine-1/pool").rename(machines / "machine-1/images")
+    assert own_sentences(run_apart(machines)) == {"rarefish: Process 1: There is no pool."}
+
+
+def picks(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_process_and_three_choose_the_same_files(folder: Path) -> None:
+    one = run(folder, "--output", "one")
+    assert one.returncode == 0, one.stderr
+    assert "6 images chosen" in one.stdout and "1 pool images cannot be read and were left out" in one.stdout
+    assert "100% of the pool" in one.stderr
+    rows = picks(folder / "one/picks.csv")
+    assert len({row["path"] for row in rows}) == 6 and all((folder / row["path"]).exists() for row in rows)
+    assert {row["pseudo_label"] for row in rows} <= {"cat", "dog"} and "trusted/" in rows[0]["center_path"]
+    assert (folder / "one/picks.png").exists() and "b/07.png: " in (folder / "one/unreadable.txt").read_text()
+    assert not (folder / "one/shards").exists()
+    assert sorted(path.name for path in (folder / "one").iterdir()) == ["picks.csv", "picks.png", "unreadable.txt"]
+    three = run(folder, "--output", "three", "--shard", "5", ranks=3)
+    assert three.returncode == 0, three.stderr
+    assert [row["path"] for row in picks(folder / "three/picks.csv")] == [row["path"] for row in rows]
+    assert three.stdout.count("images chosen") == 1
+
+
+def test_a_folder_of_the_user_beside_the_output_is_never_touched(folder: Path) -> None:
+    (folder / "pool").rename(folder / "shards")
+    (folder / "shards/plan.pt").write_text("mine")
+    before = sorted((path, path.read_bytes()) for path in (folder / "shards").rglob("*.*"))
+    done = run(folder, "--pool", "shards", "--output", ".")
+    assert done.returncode == 0, done.stderr
+    assert sorted((path, path.read_bytes()) for path in (folder / "shards").rglob("*.*")) == before
+    (folder / NAME).mkdir()
+    (folder / NAME / "cat.pt").write_text("mine")
+    refused = run(folder, "--pool", "shards", "--output", ".")
+    assert refused.returncode == 1 and f"{NAME} was not made by rarefish" in refused.stderr
+    assert "Traceback" not in refused.stderr and (folder / NAME / "cat.pt").read_text() == "mine"
+
+
+def test_bad_input_gets_a_sentence(folder: Path) -> None:
+    strict = run(folder, "--strict")
+    assert strict.returncode == 1 and "07.png cannot be decoded" in strict.stderr and "Traceback" not in strict.stderr
+    size = run(folder, "--size", "12by12")
+    assert size.returncode == 1 and "HEIGHTxWIDTH" in size.stderr
+    with pytest.raises(DataError, match="There is no"):
+        open_pool(folder / "nowhere", (12, 12))
+    with pytest.raises(ArgumentError, match="has no function 'mak'. Did you mean make"):
+        load_model(f"{folder / 'net.py'}:mak", 2, 1)
+    with pytest.raises(ArgumentError, match="There is no 'net_of_nobody'"):
+        load_model("net_of_nobody:make", 2, 1)
+    with pytest.raises(ModelError, match=r"of another network. of another shape: 4.bias, 4.weight"):
+        load_model(f"{folder / 'net.py'}:make", 3, 1, folder / "net.pt")
+    torch.save(torch.nn.Linear(1, 1), folder / "whole.pt")
+    with pytest.raises(ModelError, match="does not hold weights alone"):
+        load_model(f"{folder / 'net.py'}:make", 2, 1, folder / "whole.pt")
+
+
+def test_parquet_rows_are_the_files_they_came_from(folder: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    files = sorted((folder / "pool/a").glob("*.png"))
+    for name, part in (("p0.parquet", files[:11]), ("p1.parquet", files[11:])):
+        table = pa.table({"image": [{"bytes": path.read_bytes(), "path": path.name} for path in part]})
+        parquet.write_table(table, folder / name, row_group_size=4)
+    pool = open_pool(folder, (12, 12), "L")
+    plain = open_pool(folder / "pool/a", (12, 12), "L")
+    assert len(pool) == 20 and str(pool.paths[12]).endswith("p1.parquet#1")
+    assert all(torch.equal(pool[i][0], plain[i][0]) for i in (19, 0, 10, 11, 3))
+    (folder / "bad.parquet").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="not a Parquet file"):
+        open_parquet([folder / "bad.parquet"], (12, 12), "L")

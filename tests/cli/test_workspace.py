@@ -1,0 +1,225 @@
+"""The commands of a workspace as a person types them: words, JSON, exit status, and a line for every mistake."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rarefish.cli.exchange import FORMS
+from rarefish.cli.main import cli, main
+from rarefish.errors import RarefishError
+from rarefish.workspace.answers import answer, take
+from rarefish.workspace.store import open_store
+from tests.workspaces import CLASSES, add_round, make_images
+
+QUICK = ("--workers", "0", "--device", "cpu")
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    make_images(tmp_path, pool=30, trusted=6)
+    done = run(*make(tmp_path))
+    assert done.exit_code == 0, done.output
+    return tmp_path / "work"
+
+
+def make(folder: Path, *more: object) -> tuple[object, ...]:
+    parts = ("--pool", folder / "pool", "--validation", folder / "validation")
+    return ("init", folder / "work", *parts, "--model", "lenet", "--size", "28x28", "--jobs", 1, *more)
+
+
+def test_a_whole_round(work: Path) -> None:
+    assert "Next: select" in run("status", work).output
+    done = run("next", work, "--budget", 9, *QUICK)
+    assert done.exit_code == 0 and "Round 1: 9 images wait for labels" in done.output, done.output
+    assert json.loads(run("next", work, "--json").output) == {"step": "label", "open": 9}
+    store = open_store(work)
+    for task in take(store, "ann", 9):
+        answer(store, task.image, "ann", "class", task.rank % 3, f"t{task.rank}")
+    store.close()
+    done = run("next", work, *QUICK, "--json")
+    assert done.exit_code == 0 and json.loads(done.output)["labels_spent"] == 9, done.output
+    assert "trained on 9 labels" in run("status", work).output
+    assert json.loads(run("evaluate", work, *QUICK, "--json").output)["recall"].keys() == set(CLASSES)
+    assert run("check", work, "--deep").output == "All is well.\n"
+    assert "After 9 labels the model gets" in run("report", work).output and (work / "report" / "report.html").exists()
+
+
+def test_select_in_a_workspace_takes_nothing_twice(work: Path) -> None:
+    done = run("select", work, "--budget", 3, "--workers", 0)
+    assert done.exit_code == 0 and "Round 1: 3 images" in done.output, done.output
+    for arguments, word in (
+        (("select", work, "--budget", 3, "--model", "lenet"), "leave out --model"),
+        (("select", "--budget", 3, "--model", "lenet"), "Name a workspace, or give --model, --pool and --validation"),
+    ):
+        assert word in str(run(*arguments).exception)
+
+
+def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> None:
+    make_images(tmp_path, pool=5, trusted=2)
+    pool = tmp_path / "pool"
+    (pool / "leak.png").write_bytes((tmp_path / "validation" / "owl" / "1.png").read_bytes())
+    (pool / "bad.png").write_bytes(b"no image")
+    done = run(*make(tmp_path))
+    assert "6 validation images of 3 classes, 5 pool images" in done.output
+    assert "1 of the pool are in the validation set too and were left out, such as leak.png" in done.output
+    assert "1 of the pool cannot be read" in done.output
+    (pool / "new.png").write_bytes((tmp_path / "validation" / "cat" / "0.png").read_bytes()[:-1] + b"\x83")
+    again = json.loads(run(*make(tmp_path, "--json")).output)
+    assert again["pool"]["new"] == 1 and again["classes"] == list(CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("status", "nowhere"), "nowhere is no workspace"),
+        (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,Cat"), "differ in case only"),
+        (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,dog"), "not named: owl"),
+        (("init", "w", "--pool", "empty", "--validation", "validation"), "empty has no images"),
+        (("init", "w", "--pool", "pool", "--validation", "empty"), "no folders with images inside"),
+        (("init", "w", "--pool", "pool", "--validation", "validation", "--size", "0x4"), "A size is HEIGHTxWIDTH"),
+    ],
+)
+def test_mistakes_get_a_sentence(
+    arguments: tuple[str, ...], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_images(tmp_path, pool=2, trusted=1)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    done = run(*arguments)
+    assert isinstance(done.exception, RarefishError) and word in str(done.exception)
+
+
+def test_check_has_an_exit_status(work: Path) -> None:
+    (work.parent / "pool" / "image 00004.png").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "rarefish", "check", str(work), "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "1 images are gone" in json.loads(done.stdout)["wrong"][0]
+
+
+def test_labels_out_and_in(work: Path, tmp_path: Path) -> None:
+    run("select", work, "--budget", 4, "--workers", 0)
+    store = open_store(work)
+    for task in take(store, "ann", 4):
+        answer(store, task.image, "ann", "class", 1, f"t{task.rank}")
+    out = tmp_path / "labels.csv"
+    assert run("export", work, "--format", "csv", "--output", out).output.strip() == str(out.resolve())
+    again = run("import", work, out, "--format", "csv")
+    assert again.exit_code == 0 and "0 labels are new, 4 were there already" in again.output, again.output
+
+
+def test_forms_are_those_that_there_are() -> None:
+    from rarefish.exchange.export import FORMS as OUT
+    from rarefish.exchange.import_labels import READERS
+
+    assert set(FORMS) == set(OUT) == set(READERS)
+
+
+def test_init_once_more_keeps_what_is_not_named(work: Path) -> None:
+    parts = ("--pool", work.parent / "pool", "--validation", work.parent / "validation")
+    run("init", work, *parts, "--people", 2, "--layers", "conv2,fc1")
+    done = run("init", work, *parts)
+    assert done.exit_code == 0, done.output
+    settings = open_store(work).settings()
+    assert settings["people_per_image"] == 2 and settings["layers"] == ["conv2", "fc1"] and settings["size"] == [28, 28]
+    assert run("init", work, *parts, "--model", "resnet10", "--size", "32x32").exit_code == 0
+    settings = open_store(work).settings()
+    assert settings["layers"] is None and settings["size"] == [32, 32] and settings["people_per_image"] == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (("--model", "lenett"), "Did you mean lenet"),
+        (("--model", "lenet", "--layers", "nope"), "no layer 'nope'"),
+        (("--model", ":make"), "There is no ''"),
+        (("--model", "broken.py:make"), "broken.py cannot be loaded: SyntaxError"),
+        (("--model", "fails.py:make"), "fails.py:make failed: RuntimeError: no (fails.py, line 2)"),
+        (("--model", "lenet", "--classes", "cat,dgo,owl"), "classes that were not named: dog"),
+    ],
+)
+def test_mistakes_leave_no_workspace_behind(
+    tmp_path: Path, more: tuple[str, ...], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_images(tmp_path, pool=2, trusted=1)
+    (tmp_path / "broken.py").write_text("def make(:\n")
+    (tmp_path / "fails.py").write_text("def make():\n    raise RuntimeError('no')\n")
+    monkeypatch.chdir(tmp_path)
+    done = run("init", "work", "--pool", "pool", "--validation", "validation", *more)
+    assert isinstance(done.exception, RarefishError) and word in str(done.exception), done.exception
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_damaged_store_and_a_device_that_is_not_there_get_a_sentence(work: Path) -> None:
+    assert "There is no device 'cuda:99' here" in str(run("evaluate", work, "--device", "cuda:99").exception)
+    for name in ("rarefish.db-wal", "rarefish.db-shm"):
+        (work / name).unlink(missing_ok=True)
+    (work / "rarefish.db").write_bytes(b"x" * 5000)
+    assert "rarefish.db is damaged" in str(run("status", work).exception)
+
+
+def test_layers() -> None:
+    done = run("layers", "lenet")
+    assert "* fc1" in done.output and "  conv1.0" in done.output
+    assert {row["name"] for row in json.loads(run("layers", "lenet", "--json").output)["layers"]} >= {"conv1", "fc1"}
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    text = run(name, "--help").output
+    assert "Example:" in text and f"rarefish {name}" in text
+
+
+ESCAPE = "\x1b[31m\x9b2J"
+"""Colours and clears a terminal that takes it for more than text."""
+
+
+def test_names_from_files_cannot_reach_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_images(tmp_path, pool=4, trusted=2)
+    (tmp_path / "pool" / f"bad{ESCAPE}.png").write_bytes(b"no image")
+    work, parts = tmp_path / f"work{ESCAPE}", ("--pool", tmp_path / "pool", "--validation", tmp_path / "validation")
+    (tmp_path / f"odd{ESCAPE}.csv").write_text(f"pa{ESCAPE}th\nx\n", encoding="utf-8")
+    (tmp_path / "labels.csv").write_text(
+        f"path,label,who\nimage 00000.png,ca{ESCAPE}t,ann\nno{ESCAPE}.png,cat,ann\nimage 00000.png,cat,an{ESCAPE}n\n",
+        encoding="utf-8",
+    )
+
+    def printed(*arguments: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["rarefish", *map(str, arguments)])
+        with pytest.raises(SystemExit):
+            main()
+        said = "".join(capfd.readouterr())
+        bare = said.replace("\n", "")
+        assert bare and bare.isprintable(), bare
+        return said
+
+    assert "bad\\x1b[31m\\x9b2J.png" in printed("init", work, *parts)
+    told = json.loads(printed("init", work, *parts, "--json"))
+    assert f"bad{ESCAPE}.png" not in str(told) and told["workspace"].endswith(f"work{ESCAPE}")
+    printed("status", work)
+    add_round(open_store(work), 2)
+    (tmp_path / "pool" / "image 00000.png").rename(tmp_path / "pool" / f"moved{ESCAPE}.png")
+    assert "moved" not in printed("check", work)
+    printed("init", work, *parts)
+    (tmp_path / "pool" / f"moved{ESCAPE}.png").unlink()
+    assert "moved\\x1b" in printed("check", work)
+    printed("import", work, tmp_path / "labels.csv")
+    printed("import", work, tmp_path / "labels.csv", "--json")
+    printed("export", work, "--what", "picks", "--format", "imagefolder", "--output", tmp_path / f"out{ESCAPE}")
+    (tmp_path / "validation" / f"new{ESCAPE}").mkdir()
+    shutil.copy(tmp_path / "pool" / "image 00001.png", tmp_path / "validation" / f"new{ESCAPE}" / "a.png")
+    assert "classes that were not named: new\\x1b" in printed("init", work, *parts)
+    printed("init", tmp_path / "other", *parts)
+    printed("init", work, "--pool", tmp_path / f"odd{ESCAPE}.csv", "--validation", tmp_path / "validation")
+    printed("status", tmp_path / f"no{ESCAPE}where")
