@@ -209,7 +209,7 @@ TOO_HIGH = TensorDataset(images(6), torch.tensor([0, 1, NUM_CLASSES, 2, 9, 1]))
         ({"budget": -3}, ArgumentError, "Cannot choose -3 images"),
         ({"budget": 12}, ArgumentError, "Cannot choose 12 images: the pool has 10 left. Lower the budget"),
         ({"budget": 9, "exclude": [1, 2]}, ArgumentError, r"has 8 left \(2 of 10 are excluded\)"),
-        ({"exclude": [10]}, ArgumentError, "exclude or bought names 10; the pool's indices are 0 to 9"),
+        ({"exclude": [10]}, ArgumentError, "exclude or labeled names 10; the pool's indices are 0 to 9"),
         ({"pool": BARE[:0][0]}, DataError, "The pool is empty"),
         ({"validation": BARE[:0][0]}, DataError, "The validation set is empty"),
         ({"kernel": "fischer"}, ArgumentError, "no kernel 'fischer'. Did you mean fisher"),
@@ -312,10 +312,10 @@ def test_a_collate_may_make_images_of_anything() -> None:
     def collate(rows: list[dict[str, int]]) -> tuple[Tensor, Tensor]:
         return torch.stack([images(10)[row["file"]] for row in rows]), torch.tensor([row["digit"] for row in rows])
 
-    chosen = select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate=collate)
+    chosen = select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate_fn=collate)
     assert len(chosen) == 2
-    with pytest.raises(LabelError, match="collate= gave a batch without labels"):
-        select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate=lambda rows: collate(rows)[0])
+    with pytest.raises(LabelError, match="collate_fn= gave a batch without labels"):
+        select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate_fn=lambda rows: collate(rows)[0])
     with pytest.raises(DataError, match="made 2 images out of 1 items"):
         select(
             Plain(),
@@ -323,7 +323,7 @@ def test_a_collate_may_make_images_of_anything() -> None:
             items[:6],
             budget=2,
             layers=LAYERS,
-            collate=lambda rows: tuple(torch.cat([part, part]) for part in collate(rows)),
+            collate_fn=lambda rows: tuple(torch.cat([part, part]) for part in collate(rows)),
         )
 
 

@@ -1,4 +1,4 @@
-"""One process of a team, started by test_distributed.py: chooses from a pool and writes what it chose."""
+"""One process of several, started by tests/distributed/test_torchrun.py: chooses from a pool and writes its choice."""
 
 import os
 import sys
@@ -43,10 +43,10 @@ def main() -> None:
     torch.manual_seed(0)
     model = Plain().double()
     device = distributed.join()
-    team = distributed.Ranks(
+    executor = distributed.TorchrunExecutor(
         model=model, device=device, folder=Path(folder) / "shards", settings=labels, shard_size=int(shard_size)
     )
-    chosen = select(model, pool, validation, budget=12, labels=labels, batch_size=4, device=device, team=team)
+    chosen = select(model, pool, validation, budget=12, labels=labels, batch_size=4, device=device, executor=executor)
     (Path(folder) / f"picks-{distributed.rank()}-of-{distributed.num_ranks()}").write_text(str(chosen.rows()))
     distributed.leave()
     left = [name.read_text() for name in Path("/proc/self/task").glob("*/comm") if "gloo" in name.read_text()]

@@ -78,17 +78,17 @@ def check_pool(
     validation: object,
     budget: int,
     exclude: "Iterable[int] | Tensor | None",
-    bought: Mapping[int, int] | None = None,
+    labeled: Mapping[int, int] | None = None,
 ) -> Sequence[int]:
     """Pool indices that may be chosen; complains where the budget cannot be met."""
     check_data(pool, "pool")
     check_data(validation, "validation set")
     assert isinstance(pool, Data)
-    excluded = _to_indices(() if exclude is None else exclude) | _to_indices(bought or ())
+    excluded = _to_indices(() if exclude is None else exclude) | _to_indices(labeled or ())
     outside = sorted(i for i in excluded if not 0 <= i < len(pool))
     if outside:
         raise ArgumentError(
-            f"exclude or bought names {list_some(outside)}; the pool's indices are 0 to {len(pool) - 1}."
+            f"exclude or labeled names {list_some(outside)}; the pool's indices are 0 to {len(pool) - 1}."
         )
     left = all_but(excluded, len(pool))
     if isinstance(budget, bool) or not hasattr(budget, "__index__"):
@@ -120,7 +120,7 @@ def check_rule(
     pool: Data,
     validation: Data,
     generator: torch.Generator,
-    collate: object = None,
+    collate_fn: object = None,
 ) -> LabelRule:
     """The label rule; complains before the work starts where a label it needs is not there."""
     check_kernel(kernel)
@@ -134,7 +134,7 @@ def check_rule(
         raise ArgumentError(
             f"failures has {len(failures)} flags for {len(validation)} validation images. Give one each."
         )
-    if collate is not None:
+    if collate_fn is not None:
         return rule  # only the caller knows where its items have their labels
     if label_of(validation[0]) is None:
         weak = "prediction, trace or mutual_information"

@@ -33,7 +33,7 @@ def describe(
     device: torch.device | str | None = None,
     precision: str = "auto",
     num_workers: int = 0,
-    collate: Callable[[list[Any]], Any] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     progress: bool = True,
     compile: bool | None = None,
 ) -> Descriptors:
@@ -42,7 +42,7 @@ def describe(
     `labels` names the estimator (`true` takes the data set's own), or is one label per image, or None: no scores.
     `compile`: whether to use torch.compile; None: on a GPU, where so many images are to come that it pays.
     """
-    reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
+    reader = Reader(batch_size=batch_size, num_workers=num_workers, collate_fn=collate_fn, progress=progress)
     check_data(data, "data set")
     estimate, precision = _estimator_for_one(labels, precision)
     own_labels = check_own_labels(labels, len(data)) if isinstance(labels, Tensor) else None

@@ -19,7 +19,7 @@ from rarefish.data.index_set import without
 from rarefish.data.reader import UNREADABLE, Data, Reader, image_of
 from rarefish.data.visualize import draw_pairs
 from rarefish.descriptors import Descriptors, concatenate
-from rarefish.distributed.executor import Alone, Plan, Scored, Team
+from rarefish.distributed.executor import Executor, Plan, Scored, SingleProcess
 from rarefish.distributed.run_inputs import run_inputs
 from rarefish.fisher import Describe, describing
 from rarefish.io import to_cell, write_whole
@@ -108,50 +108,52 @@ def select(
     kernel: str = "fisher",
     labels: str | MonteCarlo | Posterior = "posterior",
     exclude: Iterable[int] | Tensor | None = (),
-    bought: Mapping[int, int] | None = None,
+    labeled: Mapping[int, int] | None = None,
     failures: Bool[Tensor, " M"] | Sequence[bool] | None = None,
     batch_size: int = 256,
     device: torch.device | str | None = None,
     precision: str = "auto",
     compile: bool | None = None,
     num_workers: int = 0,
-    collate: Callable[[list[Any]], Any] | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
     generator: torch.Generator | None = None,
     progress: bool = True,
     strict: bool = False,
-    team: Team | None = None,
+    executor: Executor | None = None,
 ) -> Selection:
     """The `budget` pool images that match best what the model gets wrong on the validation set.
 
     `kernel`: fisher, sum, features. `labels`: posterior, density (the paper's), prediction, trace, mutual_information,
     true.
-    `bought`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
+    `labeled`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
     `precision`: auto, float32, bfloat16. `compile`: torch.compile for the pool; None: where it pays.
     `failures`, one flag an image (True: wrong), stands in for validation labels; without those, `labels` must be
     prediction, trace or mutual_information. Without a generator the seed is 0.
-    `strict`: stop at a pool image that cannot be read, instead of leaving it out. `team`: who shares the work, such as
-    `distributed.Ranks`.
+    `strict`: stop at a pool image that cannot be read, instead of leaving it out. `executor`: who shares the work, such as
+    `distributed.TorchrunExecutor`.
     """
-    team = team or Alone()
+    executor = executor or SingleProcess()
     generator = generator or torch.Generator().manual_seed(0)
     generator_state = generator.get_state()
-    reader = Reader(batch_size=batch_size, num_workers=num_workers, collate=collate, progress=progress)
-    bought = dict(bought or {})
-    left = team.everywhere(lambda: check_pool(pool, validation, budget, exclude, bought))
-    rule = team.everywhere(lambda: check_rule(labels, kernel, failures, pool, validation, generator, collate))
+    reader = Reader(batch_size=batch_size, num_workers=num_workers, collate_fn=collate_fn, progress=progress)
+    labeled = dict(labeled or {})
+    left = executor.everywhere(lambda: check_pool(pool, validation, budget, exclude, labeled))
+    rule = executor.everywhere(lambda: check_rule(labels, kernel, failures, pool, validation, generator, collate_fn))
     for data, index, name in ((pool, left, "pool"), (validation, range(len(validation)), "validation set")):
         warn_if_unstable(data, index, name, reader)
-    names = team.everywhere(
+    names = executor.everywhere(
         lambda: find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     )
     precision = settle_precision(precision, rule)
-    inputs = partial(run_inputs, model, pool, validation, left, bought, failures, generator_state, device=device)
+    inputs = partial(run_inputs, model, pool, validation, left, labeled, failures, generator_state, device=device)
     settings = partial(inputs, budget=budget, kernel=kernel, labels=labels, layers=tuple(names), precision=precision)
-    team = team.for_run(partial(settings, collate=collate))
+    executor = executor.for_run(partial(settings, collate_fn=collate_fn))
     describing_here = partial(describing, model, names, reader, device, precision)
-    learn = partial(gather, model, list(names), validation, pool, left, bought, reader, generator, device, precision)
-    plan = team.once(lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator))
-    with describing_here(compile, len(left) // team.size) as describe:
+    learn = partial(gather, model, list(names), validation, pool, left, labeled, reader, generator, device, precision)
+    plan = executor.once(
+        lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator)
+    )
+    with describing_here(compile, len(left) // executor.size) as describe:
 
         def score(index: Sequence[int], depth: int) -> Scored:
             unreadable: dict[int, str] = {}
@@ -160,7 +162,7 @@ def select(
             return Scored(fill(batches, plan.centers, plan.classes, kernel, depth), unreadable)
 
         def score_all(depth: int, taken: Tensor) -> Matches:
-            scored = team.score(score, without(left, taken.tolist()), depth)
+            scored = executor.score(score, without(left, taken.tolist()), depth)
             unreadable.update(scored.unreadable)
             return scored.matches
 

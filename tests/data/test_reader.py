@@ -83,7 +83,7 @@ def test_sizes_that_differ_need_a_collate() -> None:
         padded = [torch.nn.functional.pad(image, (0, 3 - image.shape[2], 0, 3 - image.shape[1])) for image, _ in items]
         return torch.stack(padded), torch.tensor([label for _, label in items])
 
-    (batch,) = read_all(data, with_labels=True, collate=pad)
+    (batch,) = read_all(data, with_labels=True, collate_fn=pad)
     assert batch.images.shape == (2, 1, 3, 3) and batch.labels is not None and batch.labels.tolist() == [0, 1]
 
 
@@ -156,5 +156,5 @@ def test_labels_in_a_column_of_their_own_are_taken_and_others_refused() -> None:
         read_all(TensorDataset(IMAGES, torch.tensor([3, 1.5, 2])), with_labels=True)
     with pytest.raises(LabelError, match=r"of shape \(2, 1, 1\)"):
         read_all(
-            Items(zip(IMAGES, truth, strict=True)), True, collate=lambda items: (IMAGES[:2], truth[:2, None, None])
+            Items(zip(IMAGES, truth, strict=True)), True, collate_fn=lambda items: (IMAGES[:2], truth[:2, None, None])
         )

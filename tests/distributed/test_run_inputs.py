@@ -19,7 +19,7 @@ from rarefish import MonteCarlo, Posterior, select
 from rarefish.data.arrays import Pixels
 from rarefish.data.image_files import ImageFiles, read_folder
 from rarefish.data.parquet import open_parquet, open_pool
-from rarefish.distributed.executor import Alone
+from rarefish.distributed.executor import SingleProcess
 from rarefish.distributed.run_inputs import differences, digest_code, digest_data, digest_tensor
 from rarefish.models.loading import load_model
 from tests.cases import labeled
@@ -47,10 +47,10 @@ class StoppedError(Exception):
     """Before any work."""
 
 
-class Listening(Alone):
-    """A team that wants to know what a run depends on, and nothing else."""
+class Listening(SingleProcess):
+    """An executor that records what a run depends on and stops before any work."""
 
-    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> Alone:
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> SingleProcess:
         self.heard = dict(inputs())
         raise StoppedError
 
@@ -66,19 +66,19 @@ class Run:
     scale: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self) -> dict[str, str]:
-        team = Listening()
+        executor = Listening()
         pool = open_pool(self.folder / "pool", self.size, "L", **self.scale)
         validation = self.more.pop("validation", None) or read_folder(self.folder / "trusted", size=(12, 12), mode="L")
         told: dict[str, Any] = {
             "budget": 3,
             "exclude": [1, 5],
-            "bought": {2: 0},
+            "labeled": {2: 0},
             "layers": ("below", "top"),
             **self.more,
         }
         with pytest.raises(StoppedError):
-            select(self.model, pool, validation, progress=False, team=team, **told)
-        return team.heard
+            select(self.model, pool, validation, progress=False, executor=executor, **told)
+        return executor.heard
 
 
 @pytest.fixture
@@ -186,10 +186,10 @@ FLAGS = [True, *[False] * 11]
         (give(layers=("top", "below")), ["layers"]),
         (give(precision="float32"), ["precision"]),
         (give(exclude=[1, 6]), ["excluded images"]),
-        (give(bought={2: 1}), ["labeled images"]),
+        (give(labeled={2: 1}), ["labeled images"]),
         (give(failures=FLAGS), ["failure flags"]),
         (give(generator=torch.Generator().manual_seed(1)), ["random generator"]),
-        (give(collate=lambda items: torch.stack([item[0] for item in items])), ["collate function"]),
+        (give(collate_fn=lambda items: torch.stack([item[0] for item in items])), ["collate function"]),
     ],
 )
 def test_what_is_changed_is_found_and_named(run: Run, act: Callable[[Run], None], names: list[str]) -> None:
@@ -274,6 +274,10 @@ def test_code_without_a_file_is_known_by_what_it_does(monkeypatch: pytest.Monkey
     other = define("class Net:\n    def forward(self, x):\n        return x * 3\n")
     assert "of_a_notebook" not in sys.modules
     assert digest_code([one]) == digest_code([same]) != digest_code([other])
+
+
+def test_the_code_of_rarefish_and_torch_is_known_by_their_versions() -> None:
+    assert digest_code([MonteCarlo, nn.Linear]) == digest_code([])
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.bfloat16, torch.float64, torch.complex64])

@@ -1,4 +1,4 @@
-"""A team of real processes chooses what one process alone chooses, also when one of them is killed."""
+"""Several processes choose what a single process chooses, also when one of them is killed."""
 
 import os
 import signal
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rarefish import select
-from rarefish.distributed.executor import Alone, Scored
-from rarefish.distributed.torchrun import Ranks
+from rarefish.distributed.executor import Scored, SingleProcess
+from rarefish.distributed.torchrun import TorchrunExecutor
 from rarefish.errors import ArgumentError
 from rarefish.matching import distinct, fill
 from rarefish.training.jobs import fit_each
@@ -174,8 +174,8 @@ def test_any_number_of_shards_gives_one_table(num: int, copies: int, depth: int,
         return Scored(fill(batches, standardize(centers), torch.zeros(4).long(), "fisher", depth), {})
 
     left = range(len(pool))
-    team = Ranks(model=nn.Identity(), shard_size=-(-len(pool) // count))
-    expected, found = Alone().score(score, left, depth).matches, team.score(score, left, depth).matches
+    executor = TorchrunExecutor(model=nn.Identity(), shard_size=-(-len(pool) // count))
+    expected, found = SingleProcess().score(score, left, depth).matches, executor.score(score, left, depth).matches
     assert torch.equal(found.key, expected.key) and torch.equal(found.label, expected.label)
     assert len(distinct(found, depth).index) == min(depth, len(pool))
 
@@ -185,28 +185,30 @@ def test_a_plan_on_disk_is_used_only_for_the_same_model_and_settings(tmp_path: P
     pool, calls = Slow(images, folder=tmp_path, seconds=0), []
     torch.manual_seed(0)
     model = Plain().double()
-    team = Ranks(model=model, folder=tmp_path / "shards", settings="a", shard_size=15, tell=lambda *_: None)
+    executor = TorchrunExecutor(
+        model=model, folder=tmp_path / "shards", settings="a", shard_size=15, tell=lambda *_: None
+    )
 
-    def choose(team: Ranks) -> list[tuple[int, float, int, int]]:
+    def choose(executor: TorchrunExecutor) -> list[tuple[int, float, int, int]]:
         for path in tmp_path.glob("read-*"):
             path.unlink()
-        assert team.model is not None
-        chosen = select(team.model, pool, validation, budget=5, layers=("conv1", "conv2"), team=team)
+        assert executor.model is not None
+        chosen = select(executor.model, pool, validation, budget=5, layers=("conv1", "conv2"), executor=executor)
         calls.append(sum(len(path.read_text().split()) for path in tmp_path.glob("read-*")))
         return chosen.rows()
 
-    first = choose(team)
-    assert choose(team) == first and calls[1] < calls[0] / 2
-    assert choose(replace(team, settings="b")) == first and calls[2] == calls[0]
+    first = choose(executor)
+    assert choose(executor) == first and calls[1] < calls[0] / 2
+    assert choose(replace(executor, settings="b")) == first and calls[2] == calls[0]
     another = Plain().double()
-    other = replace(team, model=another, settings="b")
+    other = replace(executor, model=another, settings="b")
     assert choose(other) != first
     (tmp_path / "shards" / "plan.pt").write_bytes(b"not a plan")
-    assert choose(replace(team, settings="b")) == first
-    team.clear()
+    assert choose(replace(executor, settings="b")) == first
+    executor.clear()
     assert not (tmp_path / "shards").exists()
     with pytest.raises(ArgumentError, match="at least 1 image"):
-        replace(team, shard_size=0)
+        replace(executor, shard_size=0)
 
 
 def cut_off(path: Path) -> None:
@@ -235,12 +237,14 @@ def test_a_damaged_or_foreign_file_is_made_again(damage: Callable[[Path], None],
     images, validation = parts(40)
     pool, torch_seed = Slow(images, folder=tmp_path, seconds=0), torch.manual_seed(0)
     model = Plain().double()
-    team = Ranks(model=model, folder=tmp_path / "resume", shard_size=15)
+    executor = TorchrunExecutor(model=model, folder=tmp_path / "resume", shard_size=15)
 
     def choose() -> tuple[list[tuple[int, float, int, int]], Counter[int]]:
         for path in tmp_path.glob("read-*"):
             path.unlink()
-        rows = select(model, pool, validation, budget=5, layers=("conv1", "conv2"), labels="density", team=team).rows()
+        rows = select(
+            model, pool, validation, budget=5, layers=("conv1", "conv2"), labels="density", executor=executor
+        ).rows()
         return rows, Counter(int(i) for path in tmp_path.glob("read-*") for i in path.read_text().split())
 
     assert torch_seed is not None

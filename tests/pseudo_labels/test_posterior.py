@@ -156,7 +156,7 @@ def test_select_with_a_posterior(batch_size: int) -> None:
             layers=["conv1", "conv2"],
             labels=QUICK,
             exclude=[0],
-            bought={3: 1, 7: 2},
+            labeled={3: 1, 7: 2},
             batch_size=batch_size,
             generator=seeded(),
             progress=False,
@@ -230,12 +230,12 @@ def test_bad_input() -> None:
     for labels, own in ((labeled(12, 2).tensors[1] + 7, {}), (labeled(12, 2).tensors[1], {1: 9})):
         trusted = TensorDataset(labeled(12, 2).tensors[0], labels)
         with pytest.raises(LabelError, match="classes"):
-            select(Plain(), labeled(10, 1), trusted, budget=2, labels="posterior", bought=own, progress=False)
+            select(Plain(), labeled(10, 1), trusted, budget=2, labels="posterior", labeled=own, progress=False)
     with pytest.raises(ArgumentError, match="A posterior is learned for a pool"):
         describe(Plain(), labeled(6, 2), labels="posterior", progress=False)
     pool, validation = labeled(10, 1), labeled(6, 2)
-    with pytest.raises(ArgumentError, match="exclude or bought names 10"):
-        select(Plain(), pool, validation, budget=2, labels="posterior", bought={10: 1}, progress=False)
+    with pytest.raises(ArgumentError, match="exclude or labeled names 10"):
+        select(Plain(), pool, validation, budget=2, labels="posterior", labeled={10: 1}, progress=False)
     with pytest.raises(LabelError, match="labels='posterior' needs validation labels"):
         select(Plain(), pool, TensorDataset(validation.tensors[0]), budget=2, labels="posterior", progress=False)
 

@@ -37,14 +37,14 @@ def choose_fisher(
         kernel=kernel,
         labels=labels,
         exclude=[*situation.labeled, *situation.refused],
-        bought=dict(zip(situation.labeled, situation.labels, strict=False)),
+        labeled=dict(zip(situation.labeled, situation.labels, strict=False)),
         batch_size=situation.batch_size * crowd,
         # Monte Carlo labels need float32 in any case, which `auto` knows.
         precision="auto" if situation.precision == "bfloat16" else "float32",
         num_workers=situation.workers,
         generator=generator,
         progress=False,
-        team=situation.team,
+        executor=situation.executor,
     )
     each = 1 + needs_scores(kernel) * (1 + sampled)
     passes = len(situation.validation) + each * (len(situation.unlabeled) + selection.num_failures)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rarefish.data.reader import Data, Reader
-from rarefish.distributed.executor import Alone, Team
+from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.selection import Selection
 
 Oracle = Callable[[Sequence[int]], list[int | None]]
@@ -32,7 +32,7 @@ class Situation:
     """Of `labeled`, in its order."""
     ask: Oracle | None = None
     """For acquisitions that learn from each answer within a round; they ask for nothing that they do not choose."""
-    team: Team = field(default_factory=Alone)
+    executor: Executor = field(default_factory=SingleProcess)
     """Who shares the work of choosing."""
     workers: int = 0
     """Processes that read ahead where images are in files."""

@@ -144,14 +144,14 @@ def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fi
 def choose_once(task: Task, state: State) -> tuple[Choice, float]:
     """What is chosen, and the seconds that took; a choice that a killed run came to is not made again."""
     number, taken, files = state.number + 1, [*state.labeled, *state.refused], task.under_way
-    kept = task.team.agree(files.read_choice(number, taken)) if files else None
+    kept = task.executor.agree(files.read_choice(number, taken)) if files else None
     if kept:
         return to_choice(kept, task.pool, task.validation), kept["seconds"]
     began = time.perf_counter()
     choice = choose(task, state)
     seconds = time.perf_counter() - began
     if files:
-        task.team.once(lambda: files.keep_choice(number, taken, choice, seconds))
+        task.executor.once(lambda: files.keep_choice(number, taken, choice, seconds))
     return choice, seconds
 
 
@@ -161,12 +161,12 @@ def choose(task: Task, state: State) -> Choice:
         *(state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size),
         labels=state.labels,
         ask=task.oracle,
-        team=task.team,
+        executor=task.executor,
         workers=task.workers,
         precision=task.training.precision,
     )
     choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
-    choice = replace(choice, indices=task.team.agree(choice.indices))
+    choice = replace(choice, indices=task.executor.agree(choice.indices))
     new = set(choice.indices) - {*state.labeled, *state.refused}
     if len(choice.indices) != task.budget or len(new) != task.budget:
         raise ArgumentError(

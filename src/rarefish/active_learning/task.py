@@ -8,7 +8,7 @@ from rarefish.acquisitions import Acquisition
 from rarefish.active_learning.oracles import Oracle
 from rarefish.active_learning.resume import UnderWay
 from rarefish.data.reader import Data, Reader
-from rarefish.distributed.executor import Alone, Team
+from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.training.loop import Training
 
 
@@ -35,7 +35,7 @@ class Task:
     """Processes that read ahead where images are in files."""
     learns_validation: bool = False
     """The model learns from the validation set as well: what a skeptic would try first."""
-    team: Team = field(default_factory=Alone)
+    executor: Executor = field(default_factory=SingleProcess)
     """Who shares the work of choosing; all of them go through the same rounds."""
     peek: bool = False
     """Look at the test set after every epoch, to tell the best one: as the paper counts, not as we do."""

@@ -38,7 +38,7 @@ def choose(
             lambda: (open_labeled(validation, size, mode), open_pool(pool, size, mode))
         )
         model = distributed.everywhere(lambda: load_model(address, len(trusted.classes), len(mode), weights).to(device))
-        team = distributed.Ranks(
+        executor = distributed.TorchrunExecutor(
             model=model,
             device=device,
             folder=output / NAME,
@@ -58,10 +58,10 @@ def choose(
             compile=compile,
             progress=distributed.rank() == 0,
             strict=strict,
-            team=team,
+            executor=executor,
         )
         distributed.everywhere(lambda: None if distributed.rank() else _write(chosen, images, output))
-        team.clear()
+        executor.clear()
     finally:
         distributed.leave()
     return chosen

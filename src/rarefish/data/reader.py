@@ -74,7 +74,7 @@ def stack(images: list[Any], index: Tensor) -> Tensor:
     if len(shapes) > 1:
         raise DataError(
             f"Images {int(index[0])} to {int(index[-1])} differ in shape: {list_some(sorted(shapes), 3)}. Resize them "
-            "in the data set's transform, or give collate= a function that makes a batch of them."
+            "in the data set's transform, or give collate_fn= a function that makes a batch of them."
         )
     return default_collate(images)
 
@@ -154,7 +154,7 @@ class Reader:
 
     batch_size: int = 256
     num_workers: int = 0
-    collate: Any = None
+    collate_fn: Any = None
     """Makes a batch of the data set's items, as for a DataLoader; None stacks images of one size."""
     progress: bool = True
 
@@ -181,7 +181,7 @@ class Reader:
         `batch_size`, or one after another of `sizes`.
         """
         index = range(len(data)) if index is None else index
-        if (type(data) is TensorDataset or isinstance(data, InMemory)) and self.collate is None:
+        if (type(data) is TensorDataset or isinstance(data, InMemory)) and self.collate_fn is None:
             batches: Iterable[Batch | RarefishError] = _slices(
                 data, index, sizes or int(self.batch_size), labels is True
             )
@@ -210,7 +210,7 @@ class Reader:
             _Numbered(data),  # pyright: ignore[reportArgumentType]
             **how,
             num_workers=self.num_workers,
-            collate_fn=_Collate(self.collate, with_labels).without_traceback,
+            collate_fn=_Collate(self.collate_fn, with_labels).without_traceback,
             generator=torch.Generator(),  # else it draws from the caller's
             pin_memory=torch.cuda.is_available(),
         )
@@ -225,7 +225,7 @@ class Reader:
 
     def batch_of(self, index: int, item: Any) -> Tensor:
         """The image of an item that was read, as a batch of one."""
-        return _Collate(self.collate, False)([(index, item)]).images
+        return _Collate(self.collate_fn, False)([(index, item)]).images
 
 
 def _slices(
@@ -271,7 +271,7 @@ class _Numbered:
 
 @dataclass(frozen=True)
 class _Collate:
-    collate: Callable[[list[Any]], Any] | None
+    collate_fn: Callable[[list[Any]], Any] | None
     with_labels: bool
 
     def without_traceback(self, numbered: list[tuple[int, Any]]) -> "Batch | RarefishError":
@@ -289,14 +289,14 @@ class _Collate:
             return replace(self(rest) if rest else Batch(none, torch.empty(0), none), unreadable=bad)
         index = torch.tensor([i for i, _ in numbered])
         items = [item for _, item in numbered]
-        if self.collate:
-            together = self.collate(items)
+        if self.collate_fn:
+            together = self.collate_fn(items)
             images, labels = torch.as_tensor(image_of(together)), label_of(together) if self.with_labels else None
             if self.with_labels and labels is None:
-                raise LabelError("collate= gave a batch without labels, and these settings need them.")
+                raise LabelError("collate_fn= gave a batch without labels, and these settings need them.")
             if len(images) != len(index):
                 raise DataError(
-                    f"collate= made {len(images)} images out of {len(index)} items; it must keep their number."
+                    f"collate_fn= made {len(images)} images out of {len(index)} items; it must keep their number."
                 )
         else:
             images = stack([image_of(item) for item in items], index)

@@ -41,7 +41,7 @@ Score = Callable[[Sequence[int], int], Scored]
 
 
 @runtime_checkable
-class Team(Protocol):
+class Executor(Protocol):
     """Shares out what `select()` does; every member calls the same methods in the same order."""
 
     @property
@@ -53,7 +53,7 @@ class Team(Protocol):
         """What the work gives, done by every member; where it fails for one, all stop with that error."""
         ...
 
-    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Team":
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Executor":
         """The team for one run with these inputs (name -> hash); members with others stop before any work."""
         ...
 
@@ -70,7 +70,7 @@ class Team(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """One process."""
 
     size = 1
@@ -78,7 +78,7 @@ class Alone:
     def everywhere(self, work: Callable[[], T]) -> T:
         return work()
 
-    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Alone":
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "SingleProcess":
         return self
 
     def once(self, work: Callable[[], T]) -> T:

@@ -31,7 +31,7 @@ AT_ONCE = 2**24
 """Numbers of a tensor that are hashed at a time."""
 PLAIN = (bool, int, float, str, types.NoneType, types.FunctionType, types.BuiltinFunctionType)
 """Of what kind the settings of a layer are."""
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 
 def run_inputs(
@@ -39,7 +39,7 @@ def run_inputs(
     pool: Data,
     validation: Data,
     left: Sequence[int],
-    bought: Mapping[int, int],
+    labeled: Mapping[int, int],
     failures: Tensor | Sequence[bool] | None,
     generator_state: Tensor,
     *,
@@ -49,7 +49,7 @@ def run_inputs(
     layers: Sequence[str],
     precision: str,
     device: torch.device | str | None,
-    collate: Callable[..., Any] | None,
+    collate_fn: Callable[..., Any] | None,
 ) -> dict[str, str]:
     """A hash of each thing that the answer depends on, by a name that a user understands."""
     kind = (device_of(model) if device is None else torch.device(device)).type
@@ -58,14 +58,14 @@ def run_inputs(
         "torch version": digest([torch.__version__]),
         **{f"pool {name}": value for name, value in digest_data(pool).items()},
         **{f"validation {name}": value for name, value in digest_data(validation, with_contents=True).items()},
-        "collate function": digest_code([collate]),
+        "collate function": digest_code([collate_fn]),
         "budget": digest([int(budget)]),
         "kernel": digest([kernel]),
         "label estimator": digest([labels, digest_code([type(labels)])]),
         "layers": digest(layers),
         "precision": digest([precision, kind if precision == "auto" else None]),
         "excluded images": digest(_left_out(left)),
-        "labeled images": digest(sorted((int(index), int(label)) for index, label in bought.items())),
+        "labeled images": digest(sorted((int(index), int(label)) for index, label in labeled.items())),
         "failure flags": digest([None] if failures is None else map(bool, failures)),
         "random generator": digest_tensor(generator_state),
         "model structure": digest(_structure(model)),

@@ -41,7 +41,7 @@ KEPT = (Plan, Standardized, TrustedPosterior, Network, Head, NearestTrusted, Mon
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ranks:
+class TorchrunExecutor:
     """A team of processes; without torchrun, a team of one that keeps its shards."""
 
     model: nn.Module | None = None
@@ -70,7 +70,7 @@ class Ranks:
         """What the work gives, done by every process; where it fails for one, all stop with that error."""
         return everywhere(work)
 
-    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Ranks":
+    def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "TorchrunExecutor":
         """The team for one run with these inputs; processes whose inputs differ stop with a sentence."""
         if self.folder is None and num_ranks() == 1:
             return self

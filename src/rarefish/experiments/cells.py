@@ -18,7 +18,7 @@ from rarefish.active_learning.records import Record
 from rarefish.active_learning.rounds import Round, begin, jobs_of, rebuild
 from rarefish.active_learning.task import State, Task
 from rarefish.data.reader import labels_of, lies_in_memory
-from rarefish.distributed.executor import Alone, Team
+from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.datasets import read_dataset, splits_of
 from rarefish.experiments.initial_models import load_starts, num_workers
@@ -58,7 +58,7 @@ def _bind(what: str, function: Any, settings: dict[str, Any], *arguments: Any) -
         raise ArgumentError(f"The settings of {what} do not fit: {error}.") from None
 
 
-def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, team: Team | None = None) -> Task:
+def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, executor: Executor | None = None) -> Task:
     """All that the loop needs for a cell."""
     splits = splits_of(experiment, cell, device)
     is_streamed = not lies_in_memory(splits.pool)
@@ -79,7 +79,7 @@ def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, team:
         workers=num_workers(device) if is_streamed else 0,
         learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
-        team=team or Alone(),
+        executor=executor or SingleProcess(),
         under_way=store.under_way(cell) if is_streamed else None,
     )
 

@@ -13,7 +13,7 @@ import torch
 from rarefish.active_learning.rounds import advance, check_supply, run_rounds
 from rarefish.data.reader import lies_in_memory
 from rarefish.data.worker_processes import end_with_parent
-from rarefish.distributed.torchrun import Ranks, fit_together, num_ranks, rank, wait_for_all
+from rarefish.distributed.torchrun import TorchrunExecutor, fit_together, num_ranks, rank, wait_for_all
 from rarefish.errors import RarefishError
 from rarefish.experiments.cells import check_experiment, keep_round, load_states, task_of
 from rarefish.experiments.datasets import data_key, splits_of
@@ -89,7 +89,7 @@ def _run_together(
 ) -> None:
     """One cell after another, its pool and its trainings shared by all processes; the first one keeps the books."""
     for cell in cells:
-        task = task_of(experiment, cell, store, device, Ranks(device=device))
+        task = task_of(experiment, cell, store, device, TorchrunExecutor(device=device))
         (state,) = load_states([task], [cell], store, fit_together)
         for finished in run_rounds(task, experiment.rounds, state, fit_together):
             if rank() == 0:

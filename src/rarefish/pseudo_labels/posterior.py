@@ -72,7 +72,7 @@ def gather(
     validation: Data,
     pool: Data,
     left: Sequence[int],
-    bought: Mapping[int, int],
+    labeled: Mapping[int, int],
     reader: Reader,
     generator: torch.Generator,
     device: torch.device | str | None = None,
@@ -87,7 +87,7 @@ def gather(
     some = draw_some(most, len(validation), generator).tolist()
     trusted = list(reader.read(validation, some, title="reading validation", labels=True))
     own = list(
-        reader.read(pool, list(bought)[: max(0, most - len(some))], title="reading what was bought", unreadable={})
+        reader.read(pool, list(labeled)[: max(0, most - len(some))], title="reading labeled images", unreadable={})
     )
     drawn = draw_some(min(SAMPLE, most), len(left), generator).tolist()
     bad: dict[int, str] = {}
@@ -99,11 +99,11 @@ def gather(
         features = [[watch(batch.images).features_ND for batch in part] for part in ([*trusted, *own], sample)]
     for batch in trusted:
         check_labels(batch, num_classes)
-    odd = sorted({label for label in bought.values() if not 0 <= label < num_classes})
+    odd = sorted({label for label in labeled.values() if not 0 <= label < num_classes})
     if odd:
-        raise LabelError(f"bought has the labels {list_some(odd)}; the model's classes are 0 to {num_classes - 1}.")
+        raise LabelError(f"labeled has the labels {list_some(odd)}; the model's classes are 0 to {num_classes - 1}.")
     labels = torch.cat([batch.labels for batch in trusted if batch.labels is not None]).cpu()
-    told = torch.tensor([bought[int(i)] for batch in own for i in batch.index], dtype=torch.long)
+    told = torch.tensor([labeled[int(i)] for batch in own for i in batch.index], dtype=torch.long)
     return Evidence(
         model=model,
         trusted=Seen(torch.cat([batch.images for batch in [*trusted, *own]]), torch.cat(features[0])),

@@ -81,7 +81,7 @@ def _choose(
         asked = [place[image] for (image,) in connection.execute("SELECT image FROM pick") if image in place]
     told = {place[image]: number for image, number in settled(store).items() if image in place}
     layers = layers or store.settings().get("layers") or None
-    team = distributed.Ranks(
+    executor = distributed.TorchrunExecutor(
         model=model,
         device=device,
         folder=store.folder / NAME,
@@ -95,17 +95,17 @@ def _choose(
         labels=labels,
         layers=layers,
         exclude=asked,
-        bought=told,
+        labeled=told,
         batch_size=running.batch_size,
         num_workers=running.workers,
         device=device,
         progress=running.progress and distributed.rank() == 0,
-        team=team,
+        executor=executor,
     )
     number = distributed.everywhere(
         lambda: 0 if distributed.rank() else _record(store, chosen, model, pool, trusted, labels, running)
     )
-    team.clear()
+    executor.clear()
     return number
 
 
