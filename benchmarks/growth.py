@@ -27,7 +27,7 @@ from rarefish.data.reader import Batch
 from rarefish.features import watched
 from rarefish.fisher import describe_batches
 from rarefish.kernels import standardize
-from rarefish.matching import distinct, fill, sensible_depth
+from rarefish.matching import distinct, first_depth, match_batches
 from rarefish.models.networks import build_model
 from rarefish.ops.compiled import Hurried
 from rarefish.ops.fused_matching import FAILED
@@ -93,7 +93,7 @@ def pass_and_matching(num_images: int, device: str = "cuda") -> None:
     centers = standardize(trusted)
     with watched(model, layers, device) as watcher:
         described = describe_batches(Hurried(watcher, False), batches_on(device, num_images), layers, predicted)
-        found = fill(described, centers, trusted.label, "fisher", sensible_depth(500, centers))
+        found = match_batches(described, centers, trusted.label, "fisher", first_depth(500, centers))
     assert len(distinct(found, 500).index) == 500 and not FAILED, FAILED
 
 

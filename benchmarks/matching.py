@@ -20,7 +20,7 @@ from torch import Tensor
 
 from rarefish.descriptors import Descriptors
 from rarefish.kernels import Standardized, similarity, standardize_rows
-from rarefish.matching import Matches, fill
+from rarefish.matching import Matches, match_batches
 from rarefish.ops.autotune import Tiles
 from rarefish.ops.fused_matching import FAILED, best_matches, lay_out
 
@@ -65,7 +65,7 @@ def as_select_does(centers: Standardized, pool: Standardized, depth: int) -> Mat
         return Descriptors(index, z, g, label, z[:, 0], label, z[:, :0], ("layer3", "layer4"), WIDTHS)
 
     batches = (batch(slice(start, start + BLOCK)) for start in range(0, len(pool), BLOCK))
-    return fill(batches, centers, torch.zeros(len(centers), dtype=torch.long, device=device), "fisher", depth)
+    return match_batches(batches, centers, torch.zeros(len(centers), dtype=torch.long, device=device), "fisher", depth)
 
 
 def as_dtype(points: Standardized, dtype: torch.dtype) -> Standardized:

@@ -24,6 +24,7 @@ from torch.utils.data import TensorDataset
 
 import rarefish
 from rarefish import matching, selection
+from rarefish.distributed.executor import SingleProcess
 from rarefish.models.networks import build_model
 from rarefish.ops.fused_matching import FAILED
 
@@ -120,11 +121,12 @@ def measure(labels: str, arguments: argparse.Namespace, floor: float | None) -> 
     some = TensorDataset(Repeated(few, min(arguments.images, 200_000)))  # pyright: ignore[reportArgumentType]
     rarefish.select(model, some, validation, **(how | {"budget": min(arguments.budget, len(some)), "compile": False}))
     plain = [(matching, "match", matching.match), (matching, "merge", matching.merge)]
-    plain += [(selection, name, getattr(selection, name)) for name in ("make_plan", "k_center", "find_distinct")]
+    plain += [(selection, name, getattr(selection, name)) for name in ("make_plan", "k_center")]
+    plain += [(SingleProcess, "map_shards", SingleProcess.map_shards)]
     clock.around(matching, "match", "matching")
     clock.around(selection, "k_center", "k-center")
     clock.around(selection, "make_plan", "all of validation")
-    clock.around(selection, "find_distinct", "all of the pool")
+    clock.around(SingleProcess, "map_shards", "all of the pool")
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     clock.wait()

@@ -37,12 +37,12 @@ Array = np.ndarray[Any, Any]
 # The contenders, from arrays to the rows they choose; each imports for itself, as no environment has everything.
 def fisher_matching(pool: Array, centers: Array, picks: int) -> Any:
     from rarefish.kernels import standardize
-    from rarefish.matching import distinct, fill, sensible_depth
+    from rarefish.matching import distinct, first_depth, match_batches
 
     images, failures = described(pool), described(centers)
     points = standardize(failures)
     batches = (images[slice(start, start + BATCH)] for start in range(0, len(images), BATCH))
-    return distinct(fill(batches, points, failures.label, "fisher", sensible_depth(picks, points)), picks).index
+    return distinct(match_batches(batches, points, failures.label, "fisher", first_depth(picks, points)), picks).index
 
 
 def described(rows: Array) -> Any:

@@ -1,5 +1,6 @@
 """The table of matches against a full sort, and its independence of batches, order, shards and depth."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,19 +14,27 @@ from rarefish.kernels import Standardized, similarity, standardize
 from rarefish.matching import (
     Matches,
     Picks,
+    Search,
     distinct,
-    fill,
-    find_distinct,
+    first_depth,
     first_occurrences,
     match,
+    match_batches,
     merge,
     pack,
-    sensible_depth,
     unpack_index,
     unpack_similarity,
 )
 from tests.reference import distinct_loop
 from tests.test_kernels import random_descriptors
+
+
+def find_distinct(fill: Callable[[int, Tensor], Matches], depth: int, budget: int) -> Picks:
+    """The loop of select(), with tables from `fill(depth, indices of settled images)`."""
+    search = Search(budget, depth)
+    while not search.is_done:
+        search = search.advance(fill(search.depth, search.settled.index))
+    return search.picks
 
 
 def pool_with_copies(num: int, copies: int, seed: int) -> Descriptors:
@@ -86,7 +95,7 @@ def test_any_batching_order_sharding_and_depth_give_algorithm_1(
 
 @pytest.mark.parametrize(("budget", "num_centers"), [(100, 1), (125, 125), (64_000, 64_000), (64_000, 10)])
 def test_depth_suffices_or_the_table_stays_small(budget: int, num_centers: int) -> None:
-    depth = sensible_depth(budget, Standardized((torch.zeros(num_centers, 1),), ()))
+    depth = first_depth(budget, Standardized((torch.zeros(num_centers, 1),), ()))
     assert depth <= budget
     assert depth * num_centers >= min(budget, 4 * budget)
     assert depth == budget or depth * num_centers <= 10_000_000
@@ -101,7 +110,7 @@ def test_a_table_too_shallow_is_filled_again() -> None:
     def score(depth: int, taken: Tensor) -> Matches:
         assert not len(taken)
         passes.append(depth)
-        return fill([pool[:7], pool[7:]], centers, torch.zeros(5).long(), "fisher", depth)
+        return match_batches([pool[:7], pool[7:]], centers, torch.zeros(5).long(), "fisher", depth)
 
     picks = find_distinct(score, 1, budget=4)
     assert isinstance(picks, Picks) and passes == [1, 2, 4]
@@ -130,7 +139,7 @@ def test_a_table_that_may_not_grow_is_chosen_from_and_filled_anew(
 
     def score(depth: int, taken: Tensor) -> Matches:
         rows = ~torch.isin(pool.index, taken)
-        return fill([pool[rows]], centers, classes, "fisher", depth)
+        return match_batches([pool[rows]], centers, classes, "fisher", depth)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rarefish.matching.TABLE_ENTRIES", entries)

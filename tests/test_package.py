@@ -102,7 +102,6 @@ TESTED_ELSEWHERE = {
     "data/image_files",
     "data/parquet",
     "data/splits",
-    "distributed/executor",
     "exchange/export",
     "exchange/formats/coco",
     "exchange/formats/csv_table",

@@ -1,7 +1,8 @@
-"""Descriptors of images: one forward pass and the shortest possible way back."""
+"""Descriptors of images: one forward pass and the shortest possible backward pass."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +20,6 @@ from rarefish.ops.compiled import Arriving, Hurried, ahead, one_behind
 from rarefish.pseudo_labels.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels.rules import Estimator, as_labels, given, label_rule, predicted
 
-Describe = Callable[..., Iterator[Descriptors]]
-"""(data set, index or None for all, estimator, with_scores=, title=) -> its descriptors, batch by batch."""
-
 
 def describe(
     model: nn.Module,
@@ -37,63 +35,79 @@ def describe(
     progress: bool = True,
     compile: bool | None = None,
 ) -> Descriptors:
-    """Features and Fisher scores of every image of a data set, kept in memory.
+    """Returns features and Fisher scores of every image of a data set, kept in memory.
 
-    `labels` names the estimator (`true` takes the data set's own), or is one label per image, or None: no scores.
-    `compile`: whether to use torch.compile; None: on a GPU, where so many images are to come that it pays.
+    `labels`: the name of an estimator (`true`: the data set's own labels), one label per image, or None for no scores.
+    `compile`: whether to use torch.compile; None: on a GPU, if the data set is large enough to make it pay.
     """
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate_fn=collate_fn, progress=progress)
     check_data(data, "data set")
     estimate, precision = _estimator_for_one(labels, precision)
     own_labels = check_own_labels(labels, len(data)) if isinstance(labels, Tensor) else None
     names = find_layers(model, choose_layers(model, reader.first_images(data)) if layers is None else layers)
-    with describing(model, names, reader, device, precision, compile, len(data)) as run:
+    config = DescriberConfig(model, tuple(names), reader, device, precision)
+    with config.open(compile, len(data)) as describer:
         how = {"with_scores": labels is not None, "own_labels": own_labels, "title": "describing"}
-        return concatenate(run(data, None, estimate, **how))
+        return concatenate(describer.batches(data, None, estimate, **how))
 
 
-@contextmanager
-def describing(
-    model: nn.Module,
-    layers: Iterable[str],
-    reader: Reader,
-    device: torch.device | str | None = None,
-    precision: str = "auto",
-    compile: bool | None = None,
-    to_come: int = 0,
-) -> Iterator[Describe]:
-    """A function that describes data sets, one pass a call, while the model is held in evaluation mode.
+@dataclass(frozen=True)
+class DescriberConfig:
+    """How to describe images: the model, its layers, and how to read and compute."""
 
-    `to_come`: how many images it will be shown in all, which tells whether compiling pays.
-    """
-    layers = tuple(layers)
-    with ExitStack() as readers, watched(model, layers, device, precision) as watcher:
-        watch = Hurried(watcher, compile, to_come)
+    model: nn.Module
+    layers: tuple[str, ...]
+    reader: Reader
+    device: torch.device | str | None = None
+    precision: str = "auto"
 
-        def run(
-            data: Data,
-            index: Sequence[int] | None,
-            estimate: Estimator,
-            *,
-            with_scores: bool = True,
-            own_labels: Tensor | None = None,
-            title: str = "",
-            unreadable: dict[int, str] | None = None,
-        ) -> Iterator[Descriptors]:
-            needed: bool | Tensor = estimate is given if own_labels is None else own_labels
-            batches = reader.read(data, index, title=title, labels=needed, unreadable=unreadable)
-            readers.callback(batches.close)  # an error must not leave a progress bar or workers behind
-            return describe_batches(watch, batches, layers, estimate, with_scores)
+    @contextmanager
+    def open(self, compile: bool | None = None, num_images: int = 0) -> Iterator["Describer"]:
+        """A describer; until it is closed the model is in evaluation mode, on the device and hooked.
 
-        yield run
+        `num_images`: how many images it will describe in all, which decides whether compiling pays.
+        """
+        with ExitStack() as open_readers, watched(self.model, self.layers, self.device, self.precision) as watcher:
+            yield Describer(Hurried(watcher, compile, num_images), self.layers, self.reader, open_readers)
+
+
+@dataclass(frozen=True)
+class Describer:
+    """Describes data sets batch by batch with one model, until its config closes it."""
+
+    watch: Hurried
+    layers: tuple[str, ...]
+    reader: Reader
+    open_readers: ExitStack
+
+    def batches(
+        self,
+        data: Data,
+        index: Sequence[int] | None,
+        estimate: Estimator,
+        *,
+        with_scores: bool = True,
+        own_labels: Tensor | None = None,
+        title: str = "",
+        unreadable: dict[int, str] | None = None,
+    ) -> Iterator[Descriptors]:
+        """Descriptors of the images at `index` (None: all), read in one pass.
+
+        `own_labels`: one label per image of the data set, in place of the data set's own. Images that cannot be read
+        are added to `unreadable` and left out; without it they raise an error.
+        """
+        needed: bool | Tensor = estimate is given if own_labels is None else own_labels
+        batches = self.reader.read(data, index, title=title, labels=needed, unreadable=unreadable)
+        self.open_readers.callback(batches.close)  # after an error no progress bar and no worker process may stay
+        return describe_batches(self.watch, batches, self.layers, estimate, with_scores)
 
 
 def describe_batches(
     watch: Hurried, batches: Iterable[Batch], layers: tuple[str, ...], estimate: Estimator, with_scores: bool = True
 ) -> Iterator[Descriptors]:
-    """Descriptors batch by batch, on the model's device; of an earlier batch nothing is kept but the latest one's."""
+    """Descriptors batch by batch, on the model's device; only the latest batch is kept in memory."""
 
-    def one(batch: Batch) -> tuple[Descriptors, Arriving]:
+    def describe_batch(batch: Batch) -> tuple[Descriptors, Arriving]:
         with torch.set_grad_enabled(with_scores):
             view = watch(batch.images)
             features_ND = view.features_ND
@@ -113,29 +127,31 @@ def describe_batches(
         )
         return described, Arriving(are_finite(view.logits_NC, features_ND, scores_ND))
 
-    for described, finite in one_behind(map(one, ahead(batches, watch.watcher.device))):
+    for described, finite in one_behind(map(describe_batch, ahead(batches, watch.watcher.device))):
         check_finite(described.index, ("logits", "features", "scores"), finite.wait())
         yield described
 
 
 def scores(view: View, label_N: Tensor) -> Tensor:
-    """Fisher scores: the gradient, at each tapped layer, of each image's own loss.
+    """Fisher scores: the gradient of each image's own loss at each tapped layer.
 
-    The loss is summed, not averaged: then no image's gradient depends on the others of its batch.
+    The loss is summed, not averaged, so that no image's gradient depends on the others in its batch.
     """
     loss = functional.cross_entropy(view.logits_NC, label_N, reduction="sum")
     return torch.cat([spatial_mean(gradient) for gradient in pull_back(loss, view.maps)], dim=1)
 
 
 def _estimator_for_one(labels: "str | MonteCarlo | Tensor | None", precision: str) -> tuple[Estimator, str]:
-    """The estimator for one data set alone, and the precision it needs."""
+    """The estimator for a single data set, and the precision it needs."""
     if labels is None:
         return predicted, precision
     if isinstance(labels, Tensor):
         return given, precision
     if labels == "density":
-        raise ArgumentError("'density' needs a validation set beside the pool: use select(), or give the labels.")
+        raise ArgumentError(
+            "'density' needs a validation set in addition to the pool: use select(), or pass the labels."
+        )
     rule = label_rule(labels)
     if rule.learn:
-        raise ArgumentError("A posterior is learned for a pool: use select(), or give the labels.")
+        raise ArgumentError("A posterior is learned for a pool: use select(), or pass the labels.")
     return rule.on_validation, settle_precision(precision, rule)

@@ -4,7 +4,7 @@ The table is all that is kept of the pool: R candidates for each of K centers. I
 order of images or split into shards, because candidates have a total order: more alike first, then smaller index.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import torch
@@ -80,29 +80,43 @@ class Picks:
         return Picks(*(torch.cat([getattr(self, f.name), getattr(other, f.name)]) for f in fields(Picks)))
 
 
-def find_distinct(score: Callable[[int, Tensor], Matches], depth: int, budget: int) -> Picks:
-    """`budget` different pool images, from one pass over the pool or, should the table prove too shallow, more.
+NO_PICKS = Picks(*(torch.empty(0, dtype=dtype) for dtype in (torch.long, torch.float, torch.long, torch.long)))
 
-    `score` fills a table of that depth from the pool without some images. Where centers ask for the same few images,
-    tables get deeper; one that may not grow any more is chosen from, and the next is filled from what is left.
+
+@dataclass(frozen=True)
+class Search:
+    """A search for `budget` distinct images: usually one table; more where the centers share the same best images.
+
+    Tables get deeper; one that may not grow any more is chosen from, and the next is filled from what is left.
     """
-    none = torch.empty(0, dtype=torch.long)
-    taken = Picks(none, none.float(), none, none)
-    while True:
-        matches = score(depth, taken.index)
-        picks = taken + distinct(matches, budget - len(taken.index))
-        deepest = min(budget, max(depth, TABLE_ENTRIES // len(matches.key)))
-        # Where every center's list ends with images that are not plausible, a longer one has no other plausible ones.
-        is_exhausted = bool((unpack_similarity(matches.key[:, -1:]) < -LAST).all())
-        is_full = len(picks.index) == budget and (depth >= deepest or is_exhausted or bool(picks.similarity.all()))
-        if is_full or depth >= budget or len(picks.index) == len(taken.index):
-            return picks
-        if depth >= deepest:
-            taken = picks
-        depth = min(2 * depth, deepest)
+
+    budget: int
+    depth: int
+    """Depth of the next table."""
+    settled: Picks = NO_PICKS
+    """Picks from tables of the largest depth; the next table leaves these images out."""
+    picks: Picks = NO_PICKS
+    """All picks so far."""
+    is_done: bool = False
+
+    def advance(self, table: Matches) -> "Search":
+        """The search after a table of its `depth`, filled from the pool without the settled images."""
+        picks = self.settled + distinct(table, self.budget - len(self.settled.index))
+        deepest = min(self.budget, max(self.depth, TABLE_ENTRIES // len(table.key)))
+        # If every center's list ends with implausible images, a deeper list has no further plausible ones.
+        is_exhausted = bool((unpack_similarity(table.key[:, -1:]) < -LAST).all())
+        is_final = self.depth >= deepest or is_exhausted or bool(picks.similarity.all())
+        is_full = len(picks.index) == self.budget and is_final
+        return Search(
+            budget=self.budget,
+            depth=min(2 * self.depth, deepest),
+            settled=picks if self.depth >= deepest else self.settled,
+            picks=picks,
+            is_done=is_full or self.depth >= self.budget or len(picks.index) == len(self.settled.index),
+        )
 
 
-def fill(
+def match_batches(
     batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
 ) -> Matches:
     """The table of all batches together, a batch at a time."""
@@ -179,7 +193,7 @@ def distinct(matches: Matches, budget: int) -> Picks:
     return Picks(index[first], similarity.where(similarity >= -LAST, 0.0)[first], center[first], label[first])
 
 
-def sensible_depth(budget: int, centers: Standardized) -> int:
+def first_depth(budget: int, centers: Standardized) -> int:
     """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
     wanted, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
     return min(budget, max(wanted, min(affordable, MOST_DEEP // 2) if is_fusible(centers) else affordable))

@@ -3,9 +3,7 @@
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,15 @@ from rarefish.data.index_set import without
 from rarefish.data.reader import UNREADABLE, Data, Reader, image_of
 from rarefish.data.visualize import draw_pairs
 from rarefish.descriptors import Descriptors, concatenate
-from rarefish.distributed.executor import Executor, Plan, Scored, SingleProcess
+from rarefish.distributed.executor import Executor, Plan, ShardMatches, SingleProcess
 from rarefish.distributed.run_inputs import run_inputs
-from rarefish.fisher import Describe, describing
+from rarefish.fisher import Describer, DescriberConfig
 from rarefish.io import to_cell, write_whole
 from rarefish.kernels import needs_scores, standardize
-from rarefish.matching import Matches, fill, find_distinct, sensible_depth
+from rarefish.matching import Search, first_depth, match_batches
 from rarefish.models.layers import choose_layers, find_layers
 from rarefish.pseudo_labels.monte_carlo import MonteCarlo
-from rarefish.pseudo_labels.posterior import Evidence, Posterior, gather
+from rarefish.pseudo_labels.posterior import Posterior, gather
 from rarefish.pseudo_labels.rules import LabelRule, given, predicted
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")
@@ -121,87 +119,114 @@ def select(
     strict: bool = False,
     executor: Executor | None = None,
 ) -> Selection:
-    """The `budget` pool images that match best what the model gets wrong on the validation set.
+    """Returns the `budget` pool images that best match what the model gets wrong on the validation set.
 
     `kernel`: fisher, sum, features. `labels`: posterior, density (the paper's), prediction, trace, mutual_information,
     true.
-    `labeled`: labels of pool images, index -> label; they are not chosen again, and the posterior learns from them.
-    `precision`: auto, float32, bfloat16. `compile`: torch.compile for the pool; None: where it pays.
-    `failures`, one flag an image (True: wrong), stands in for validation labels; without those, `labels` must be
-    prediction, trace or mutual_information. Without a generator the seed is 0.
-    `strict`: stop at a pool image that cannot be read, instead of leaving it out. `executor`: who shares the work, such as
-    `distributed.TorchrunExecutor`.
+    `labeled`: labels of pool images, index -> label; these are not chosen again, and the posterior learns from them.
+    `precision`: auto, float32, bfloat16. `compile`: torch.compile for the pool; None: if it pays.
+    `failures`: one flag per image (True: wrong), instead of validation labels; without those, `labels` must be
+    prediction, trace or mutual_information. `generator`: the default has seed 0.
+    `strict`: raise an error for a pool image that cannot be read, instead of leaving it out.
+    `executor`: several processes that share the work, such as `distributed.torchrun.TorchrunExecutor`.
     """
     executor = executor or SingleProcess()
     generator = generator or torch.Generator().manual_seed(0)
     generator_state = generator.get_state()
     reader = Reader(batch_size=batch_size, num_workers=num_workers, collate_fn=collate_fn, progress=progress)
     labeled = dict(labeled or {})
-    left = executor.everywhere(lambda: check_pool(pool, validation, budget, exclude, labeled))
+    remaining = executor.everywhere(lambda: check_pool(pool, validation, budget, exclude, labeled))
     rule = executor.everywhere(lambda: check_rule(labels, kernel, failures, pool, validation, generator, collate_fn))
-    for data, index, name in ((pool, left, "pool"), (validation, range(len(validation)), "validation set")):
+    for data, index, name in ((pool, remaining, "pool"), (validation, range(len(validation)), "validation set")):
         warn_if_unstable(data, index, name, reader)
     names = executor.everywhere(
         lambda: find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     )
-    precision = settle_precision(precision, rule)
-    inputs = partial(run_inputs, model, pool, validation, left, labeled, failures, generator_state, device=device)
-    settings = partial(inputs, budget=budget, kernel=kernel, labels=labels, layers=tuple(names), precision=precision)
-    executor = executor.for_run(partial(settings, collate_fn=collate_fn))
-    describing_here = partial(describing, model, names, reader, device, precision)
-    learn = partial(gather, model, list(names), validation, pool, left, labeled, reader, generator, device, precision)
-    plan = executor.once(
-        lambda: make_plan(describing_here, rule, learn, validation, failures, budget, kernel, generator)
+    config = DescriberConfig(model, tuple(names), reader, device, settle_precision(precision, rule))
+    executor = executor.for_run(
+        lambda: run_inputs(
+            *(model, pool, validation, remaining, labeled, failures, generator_state),
+            budget=budget,
+            kernel=kernel,
+            labels=labels,
+            layers=config.layers,
+            precision=config.precision,
+            device=device,
+            collate_fn=collate_fn,
+        )
     )
-    with describing_here(compile, len(left) // executor.size) as describe:
 
-        def score(index: Sequence[int], depth: int) -> Scored:
-            unreadable: dict[int, str] = {}
-            look = partial(describe, with_scores=needs_scores(kernel), title="describing the pool")
-            batches = look(pool, index, plan.estimate, unreadable=None if strict else unreadable)
-            return Scored(fill(batches, plan.centers, plan.classes, kernel, depth), unreadable)
+    plan = executor.once(
+        lambda: make_plan(
+            config,
+            learn_rule(rule, config, validation, pool, remaining, labeled, generator),
+            validation,
+            failures,
+            budget,
+            kernel,
+            generator,
+        )
+    )
+    search, unreadable = Search(budget, first_depth(budget, plan.centers)), dict[int, str]()
+    with config.open(compile, len(remaining) // executor.size) as describer:
+        matcher = PoolMatcher(describer, pool, plan, kernel, strict)
+        while not search.is_done:
+            index = without(remaining, search.settled.index.tolist())
+            found = executor.map_shards(matcher, index, search.depth)
+            unreadable |= found.unreadable
+            search = search.advance(found.matches)
 
-        def score_all(depth: int, taken: Tensor) -> Matches:
-            scored = executor.score(score, without(left, taken.tolist()), depth)
-            unreadable.update(scored.unreadable)
-            return scored.matches
-
-        unreadable: dict[int, str] = {}
-        picks = find_distinct(score_all, sensible_depth(budget, plan.centers), budget)
-
+    picks = search.picks
     return Selection(
         indices=picks.index,
         similarities=picks.similarity,
         centers=plan.index.cpu()[picks.center],
         pseudo_labels=picks.label,
-        layers=tuple(names),
+        layers=config.layers,
         num_failures=plan.num_failures,
-        notes=(*plan.notes, *note_flat(picks.similarity), *note_unreadable(unreadable, len(left))),
+        notes=(*plan.notes, *note_flat(picks.similarity), *note_unreadable(unreadable, len(remaining))),
         unreadable=unreadable,
         pool=pool,
         validation=validation,
     )
 
 
-def make_plan(
-    describing_here: Callable[..., AbstractContextManager[Describe]],
+def learn_rule(
     rule: LabelRule,
-    learn: Callable[[], Evidence],
+    config: DescriberConfig,
+    validation: Data,
+    pool: Data,
+    remaining: Sequence[int],
+    labeled: Mapping[int, int],
+    generator: torch.Generator,
+) -> LabelRule:
+    """The label rule, after it has learned from the trusted labels if it needs to."""
+    if not rule.learn:
+        return rule
+    how = (config.reader, generator, config.device, config.precision)
+    return rule.learned(gather(config.model, config.layers, validation, pool, remaining, labeled, *how))
+
+
+def make_plan(
+    config: DescriberConfig,
+    rule: LabelRule,
     validation: Data,
     failures: Tensor | Sequence[bool] | None,
     budget: int,
     kernel: str,
     generator: torch.Generator,
 ) -> Plan:
-    """The first half of Algorithm 1, on the validation set alone: what fails, and which failures stand for all."""
-    rule = rule.learned(learn()) if rule.learn else rule
-    with describing_here() as describe:
-        known = predicted if failures is not None and not rule.needs_validation_labels else given
-        seen = concatenate(describe(validation, None, known, with_scores=False, title="reading validation"))
+    """The first half of Algorithm 1: finds the failures on the validation set, and centers among them."""
+    known = predicted if failures is not None and not rule.needs_validation_labels else given
+    with config.open() as describer:
+        seen = concatenate(
+            describer.batches(validation, None, known, with_scores=False, title="describing the validation set")
+        )
         failed, notes = find_failures(seen, failures, budget)
-
-        describe = partial(describe, with_scores=needs_scores(kernel))
-        described = concatenate(describe(validation, failed, rule.on_validation, title="describing failures"))
+        batches = describer.batches(
+            validation, failed, rule.on_validation, with_scores=needs_scores(kernel), title="describing failures"
+        )
+        described = concatenate(batches)
         points = standardize(described)
         rows = k_center(points, budget, kernel, generator)
     return Plan(
@@ -212,6 +237,32 @@ def make_plan(
         num_failures=0 if notes else len(failed),
         notes=(*notes, *rule.notes),
     )
+
+
+@dataclass(frozen=True)
+class PoolMatcher:
+    """Matches the images of one shard of the pool with the centers of a plan."""
+
+    describer: Describer
+    pool: Data
+    plan: Plan
+    kernel: str
+    strict: bool
+    """Whether an image that cannot be read is an error."""
+
+    def __call__(self, index: Sequence[int], depth: int) -> ShardMatches:
+        """Describes the images batch by batch and keeps the `depth` best of each center."""
+        unreadable: dict[int, str] = {}
+        batches = self.describer.batches(
+            self.pool,
+            index,
+            self.plan.estimate,
+            with_scores=needs_scores(self.kernel),
+            title="describing the pool",
+            unreadable=None if self.strict else unreadable,
+        )
+        matches = match_batches(batches, self.plan.centers, self.plan.classes, self.kernel, depth)
+        return ShardMatches(matches, unreadable)
 
 
 def find_failures(

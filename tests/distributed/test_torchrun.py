@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rarefish import select
-from rarefish.distributed.executor import Scored, SingleProcess
+from rarefish.distributed.executor import ShardMatches, SingleProcess
 from rarefish.distributed.torchrun import TorchrunExecutor
 from rarefish.errors import ArgumentError
-from rarefish.matching import distinct, fill
+from rarefish.matching import distinct, match_batches
 from rarefish.training.jobs import fit_each
 from rarefish.training.rotation import show_rotations
 from tests.cases import Plain
@@ -168,14 +168,17 @@ def test_any_number_of_shards_gives_one_table(num: int, copies: int, depth: int,
     pool, centers = pool_with_copies(num, copies, seed), pool_with_copies(4, 0, seed + 1)
     from rarefish.kernels import standardize
 
-    def score(index: Sequence[int], depth: int) -> Scored:
+    def match_shard(index: Sequence[int], depth: int) -> ShardMatches:
         rows = torch.tensor(list(index), dtype=torch.long)
         batches = [pool[part] for part in rows.split(5)] if len(rows) else []
-        return Scored(fill(batches, standardize(centers), torch.zeros(4).long(), "fisher", depth), {})
+        return ShardMatches(match_batches(batches, standardize(centers), torch.zeros(4).long(), "fisher", depth), {})
 
     left = range(len(pool))
     executor = TorchrunExecutor(model=nn.Identity(), shard_size=-(-len(pool) // count))
-    expected, found = SingleProcess().score(score, left, depth).matches, executor.score(score, left, depth).matches
+    expected, found = (
+        SingleProcess().map_shards(match_shard, left, depth).matches,
+        executor.map_shards(match_shard, left, depth).matches,
+    )
     assert torch.equal(found.key, expected.key) and torch.equal(found.label, expected.label)
     assert len(distinct(found, depth).index) == min(depth, len(pool))
 

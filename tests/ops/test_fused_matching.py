@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rarefish.kernels import Standardized, similarity, standardize, standardize_rows
-from rarefish.matching import DOUBTFUL, FULL, LAST, Picks, fill, find_distinct, weigh
+from rarefish.matching import DOUBTFUL, FULL, LAST, Picks, match_batches, weigh
 from tests.test_kernels import random_descriptors
+from tests.test_matching import find_distinct
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -123,7 +124,7 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
 
     def find() -> Picks:
         batches = [pool[rows] for rows in torch.arange(150, device=DEVICE).split(40)]
-        return find_distinct(lambda depth, _: fill(batches, centers, classes, "fisher", depth), 20, budget=20)
+        return find_distinct(lambda depth, _: match_batches(batches, centers, classes, "fisher", depth), 20, budget=20)
 
     plain = find()
     monkeypatch.setattr("rarefish.matching.is_fusible", lambda *_: True)

@@ -1,4 +1,4 @@
-"""Who does the work of a selection: one process alone, or several together (`distributed`)."""
+"""Executors: how the shards of a pool are matched, by one process here, by several in `torchrun`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plan:
-    """What to look for in the pool."""
+    """What to look for in the pool, learned from the validation set."""
 
     centers: Standardized
     index: Int[Tensor, " K"]
@@ -28,50 +28,50 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Scored:
-    """What was found in some part of the pool."""
+class ShardMatches:
+    """The best images of a part of the pool, or of all of it."""
 
     matches: Matches
     unreadable: dict[int, str]
     """Images that were left out, and why."""
 
 
-Score = Callable[[Sequence[int], int], Scored]
-"""(pool indices, depth) -> what is found there."""
+ShardMatcher = Callable[[Sequence[int], int], ShardMatches]
+"""(pool indices, depth of the table) -> the best of these images."""
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Shares out what `select()` does; every member calls the same methods in the same order."""
+    """Runs the parts of `select()` in one or several processes; each calls the same methods in the same order."""
 
     @property
     def size(self) -> int:
-        """How many members."""
+        """Number of processes."""
         ...
 
     def everywhere(self, work: Callable[[], T]) -> T:
-        """What the work gives, done by every member; where it fails for one, all stop with that error."""
+        """Runs `work` in every process and returns its result; an error in one of them is raised in all."""
         ...
 
     def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "Executor":
-        """The team for one run with these inputs (name -> hash); members with others stop before any work."""
+        """The executor for a run with these inputs (name -> hash); raises an error where processes have others."""
         ...
 
     def once(self, work: Callable[[], T]) -> T:
-        """What the work gives; one member does it for all."""
+        """Runs `work` in one process and returns its result in all."""
         ...
 
     def agree(self, value: T) -> T:
-        """What the first member has, for all: where rounding differs, so might what follows from it."""
+        """Returns the first process's value in all: rounding, and what follows from it, may differ."""
         ...
 
-    def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
-        """What is found in the whole pool, whoever looked at which part."""
+    def map_shards(self, match: ShardMatcher, index: Sequence[int], depth: int) -> ShardMatches:
+        """Matches each shard of the images at `index` and merges the tables; the same for any number of shards."""
         ...
 
 
 class SingleProcess:
-    """One process."""
+    """The executor of one process, which matches the pool as one shard."""
 
     size = 1
 
@@ -87,5 +87,5 @@ class SingleProcess:
     def agree(self, value: T) -> T:
         return value
 
-    def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
-        return score(left, depth)
+    def map_shards(self, match: ShardMatcher, index: Sequence[int], depth: int) -> ShardMatches:
+        return match(index, depth)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 import torch.distributed.nn
 from torch import nn
 
-from rarefish.distributed.executor import Plan, Score, Scored
+from rarefish.distributed.executor import Plan, ShardMatcher, ShardMatches
 from rarefish.distributed.resume_folder import ResumeFolder
 from rarefish.distributed.run_inputs import differences
 from rarefish.errors import ArgumentError, DataError, RarefishError, list_some
@@ -99,25 +99,26 @@ class TorchrunExecutor:
         dist.broadcast_object_list(parcel, src=0, device=torch.device("cpu"))
         return parcel[0]
 
-    def score(self, score: Score, left: Sequence[int], depth: int) -> Scored:
-        """Shards are equal parts of what is left, as many for each process; none is looked at twice."""
-        # Shards belong to the very plan they were scored with, which may have been made again on another machine.
+    def map_shards(self, match: ShardMatcher, index: Sequence[int], depth: int) -> ShardMatches:
+        """Matches equal shards of the images at `index`, the same number in each process, and merges the tables."""
+        # A shard belongs to the plan it was matched with; another machine may have made that plan again.
         plan = self.agree(self._plan_digest() if rank() == 0 else "")
-        own = everywhere(lambda: self._score_own(score, left, depth, plan))
+        own = everywhere(lambda: self._match_own(match, index, depth, plan))
         return own if num_ranks() == 1 else _merge_all(own, depth)
 
-    def _score_own(self, score: Score, left: Sequence[int], depth: int, plan: str) -> Scored:
-        turns = -(-len(left) // (self.shard_size * num_ranks()))
-        count = turns * num_ranks()
+    def _match_own(self, match: ShardMatcher, index: Sequence[int], depth: int, plan: str) -> ShardMatches:
+        """The merged table of this process's shards."""
+        num_own = -(-len(index) // (self.shard_size * num_ranks()))
+        count = num_own * num_ranks()
         found = []
-        self.tell(0, turns)
-        for done, number in enumerate(range(rank(), count, num_ranks())):
-            index = left[number * len(left) // count : (number + 1) * len(left) // count]
-            name = f"{depth}_{len(left)}-{number}-of-{count}"
-            found.append(self._shard(name, plan, lambda i=index: score(i, depth)))
-            self.tell(done + 1, turns)
+        self.tell(0, num_own)
+        for done, number in enumerate(range(rank(), count, num_ranks()), start=1):
+            shard = index[number * len(index) // count : (number + 1) * len(index) // count]
+            name = f"{depth}_{len(index)}-{number}-of-{count}"
+            found.append(self._kept_shard(name, plan, lambda shard=shard: match(shard, depth)))
+            self.tell(done, num_own)
         unreadable = {i: why for part in found for i, why in part.unreadable.items()}
-        return Scored(merge((part.matches for part in found), depth), unreadable)
+        return ShardMatches(merge((part.matches for part in found), depth), unreadable)
 
     def _kept(self, work: Callable[[], T]) -> T:
         """What is on disk from a run with the same settings; else the work, which is then kept."""
@@ -152,7 +153,7 @@ class TorchrunExecutor:
         if self.folder is not None:
             ResumeFolder(self.folder).remove()
 
-    def _shard(self, name: str, plan: str, work: Callable[[], Scored]) -> Scored:
+    def _kept_shard(self, name: str, plan: str, work: Callable[[], ShardMatches]) -> ShardMatches:
         """What is on disk from the same run; else the work, which is then kept. A damaged file is made again."""
         if self.folder is None:
             return work()
@@ -160,14 +161,14 @@ class TorchrunExecutor:
         name = f"{run[:16]}-{name}.pt"
         kept = _from_bytes(folder.read(name), self.device)
         if isinstance(kept, dict) and kept.get("run") == run and kept.get("name") == name:
-            return Scored(Matches(kept["key"], kept["label"]), kept["unreadable"])
+            return ShardMatches(Matches(kept["key"], kept["label"]), kept["unreadable"])
         found = work()
         kept = {"key": found.matches.key, "label": found.matches.label, "unreadable": found.unreadable}
         folder.write(name, _to_bytes({"run": run, "name": name, **kept}))
         return found
 
 
-def _merge_all(own: Scored, depth: int) -> Scored:
+def _merge_all(own: ShardMatches, depth: int) -> ShardMatches:
     """What all processes found, for all of them."""
     matches = own.matches
     key = torch.full((len(matches.key), depth), NOTHING)
@@ -181,7 +182,7 @@ def _merge_all(own: Scored, depth: int) -> Scored:
     unreadable: list[Any] = [None] * num_ranks()
     dist.all_gather_object(unreadable, own.unreadable)
     together = {i: why for part in unreadable for i, why in part.items()}
-    return Scored(Matches(merged.key[:, :width], merged.label[:, :width]), together)
+    return ShardMatches(Matches(merged.key[:, :width], merged.label[:, :width]), together)
 
 
 def everywhere(work: Callable[[], T]) -> T:
