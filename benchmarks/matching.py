@@ -22,7 +22,7 @@ from rarefish.descriptors import Descriptors
 from rarefish.kernels import Standardized, similarity, standardize_rows
 from rarefish.matching import Matches, match_batches
 from rarefish.ops.autotune import Tiles
-from rarefish.ops.fused_matching import FAILED, best_matches, lay_out
+from rarefish.ops.fused_matching import FAILED, best_matches, pack
 
 WIDTHS = (256, 512)
 BLOCK = 8192
@@ -115,13 +115,13 @@ def main() -> None:
     times["bfloat16 in blocks"], (_, rounded) = measure(lambda: in_blocks(*halves, depth), device)
     del halves
     tiles = None if on_gpu else Tiles(centers=16, images=64)
-    laid = lay_out(centers), lay_out(pool)
+    packed = pack(centers), pack(pool)
     kept = torch.cuda.memory_allocated() if on_gpu else 0
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    ours, (_, rows) = measure(lambda: best_matches(*laid, depth, tiles=tiles), device)
+    ours, (_, rows) = measure(lambda: best_matches(*packed, depth, tiles=tiles), device)
     memory = torch.cuda.max_memory_allocated() - kept if on_gpu else 0
-    del laid
+    del packed
     whole, _ = measure(lambda: as_select_does(centers, pool, depth), device, 2)
     rate = peak_rate(device, 8192 if on_gpu else 256)
 
@@ -146,7 +146,7 @@ def main() -> None:
     }
     through = {
         **{name: figure[name] for name in ("unit", "floor", "device", "versions", "command")},
-        "name": "the same as select() does it: laid out, in parts, candidates ordered in float32, merged",
+        "name": "the same as select() does it: packed, in parts, candidates ordered in float32, merged",
         "value": round(whole, 2),
         "baseline": {"float32 in blocks": figure["baseline"]["float32 in blocks"]},
         "ratio": {"float32 in blocks": round(times["float32 in blocks"] / whole, 2)},

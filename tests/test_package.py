@@ -122,8 +122,6 @@ TESTED_ELSEWHERE = {
     "labeling/api",
     "labeling/images",
     "labeling/request_fields",
-    "ops/triton_kernels",
-    "pseudo_labels/monte_carlo",
     "workspace/history",
     "workspace/images",
     "workspace/model",

@@ -16,7 +16,8 @@ from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
 from rarefish.features import View, pull_back, spatial_mean, watched
 from rarefish.models.layers import choose_layers, find_layers
-from rarefish.ops.compiled import Arriving, Hurried, ahead, one_behind
+from rarefish.ops.compiled import Hurried
+from rarefish.ops.prefetch import CopyToHost, delay_by_one, prefetch
 from rarefish.pseudo_labels.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels.rules import Estimator, as_labels, given, label_rule, predicted
 
@@ -107,7 +108,7 @@ def describe_batches(
 ) -> Iterator[Descriptors]:
     """Descriptors batch by batch, on the model's device; only the latest batch is kept in memory."""
 
-    def describe_batch(batch: Batch) -> tuple[Descriptors, Arriving]:
+    def describe_batch(batch: Batch) -> tuple[Descriptors, CopyToHost]:
         with torch.set_grad_enabled(with_scores):
             view = watch(batch.images)
             features_ND = view.features_ND
@@ -125,9 +126,9 @@ def describe_batches(
             layers=layers,
             widths=view.widths,
         )
-        return described, Arriving(are_finite(view.logits_NC, features_ND, scores_ND))
+        return described, CopyToHost(are_finite(view.logits_NC, features_ND, scores_ND))
 
-    for described, finite in one_behind(map(describe_batch, ahead(batches, watch.watcher.device))):
+    for described, finite in delay_by_one(map(describe_batch, prefetch(batches, watch.watcher.device))):
         check_finite(described.index, ("logits", "features", "scores"), finite.wait())
         yield described
 

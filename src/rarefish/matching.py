@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rarefish.descriptors import Descriptors, gathered
 from rarefish.kernels import Standardized, similarity, standardize
-from rarefish.ops.fused_matching import AT_ONCE, MOST_DEEP, Chances, best_exactly, is_fusible
+from rarefish.ops.fused_matching import AT_ONCE, MOST_DEEP, ClassProbabilities, best_exactly, is_fusible
 
 
 def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:
@@ -145,8 +145,10 @@ def match(
     pool, classes_K = standardize(batch), classes_K.to(batch.posterior.device)
     is_weighed, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
     if is_fusible(centers, depth):
-        chances = Chances(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
-        if found := best_exactly(centers, pool, depth, kernel, chances, floor_K):
+        probabilities = (
+            ClassProbabilities(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
+        )
+        if found := best_exactly(centers, pool, depth, kernel, probabilities, floor_K):
             similarity_KR, row_KR = found
             return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
     most = max(1, MOST_PLAIN // len(centers))

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.utils.data import TensorDataset
 from rarefish import describe
 from rarefish.features import View, Watcher, watched
 from rarefish.ops import compiled as haste
-from rarefish.ops.compiled import Hurried, one_behind
+from rarefish.ops.compiled import Hurried
 from tests.cases import CASES, Plain, images
 
 ROOT = Path(__file__).parents[2]
@@ -75,16 +74,3 @@ def test_compiles_where_the_images_to_come_are_worth_it(monkeypatch: pytest.Monk
                 hurried(batch)
             assert bool(tried) is is_worth_it and hurried.is_settled
             tried.clear()
-
-
-def test_one_behind_gives_all_in_order_each_once_the_next_has_begun() -> None:
-    begun: list[int] = []
-
-    def work() -> Iterator[int]:
-        for number in range(4):
-            begun.append(number)
-            yield number
-
-    seen = [(item, len(begun)) for item in one_behind(work())]
-    assert seen == [(0, 2), (1, 3), (2, 4), (3, 4)]
-    assert not list(one_behind(()))

@@ -43,15 +43,15 @@ def test_equals_the_whole_matrix(
 ) -> None:
     centers, pool = points(num_centers, widths, 0), points(num_images, widths, 1)
     expected = similarity(centers, pool, kernel)
-    chances = None
+    probabilities = None
     if is_weighed:
         posterior = torch.rand(num_images, 4, generator=torch.Generator().manual_seed(2)).pow(3).to(DEVICE)
         classes = (torch.arange(num_centers) % 4).to(DEVICE)
         largest = sum(widths) ** 2
-        chances = fused.Chances(posterior, classes, FULL, DOUBTFUL, float(largest), LAST)
+        probabilities = fused.ClassProbabilities(posterior, classes, FULL, DOUBTFUL, float(largest), LAST)
         expected = weigh(expected, posterior.T[classes], largest)
-    laid, exact = (tuple(fused.lay_out(p, kernel, d) for p in (centers, pool)) for d in (torch.float16, torch.float32))
-    found, rows = fused.best_matches(*laid, depth, chances=chances, exact=exact, tiles=TILES)
+    packed, exact = (tuple(fused.pack(p, kernel, d) for p in (centers, pool)) for d in (torch.float16, torch.float32))
+    found, rows = fused.best_matches(*packed, depth, probabilities=probabilities, exact=exact, tiles=TILES)
     best = expected.topk(min(depth, num_images), dim=1).values
     torch.testing.assert_close(found, best, rtol=1e-4, atol=1e-3)
     torch.testing.assert_close(found, expected.gather(1, rows), rtol=1e-4, atol=1e-3)
@@ -62,17 +62,15 @@ def test_equals_the_whole_matrix(
 @given(st.integers(1, 20), st.integers(40, 300), st.integers(1, 9), st.integers(0, 5), st.booleans())
 def test_nothing_above_the_floor_is_missed(count: int, num_images: int, depth: int, at: int, is_weighed: bool) -> None:
     centers, pool = points(count, (40, 30), 3), points(num_images, (40, 30), 4)
-    whole, chances = similarity(centers, pool, "fisher"), None
+    whole, probabilities = similarity(centers, pool, "fisher"), None
     if is_weighed:
         posterior = torch.rand(num_images, 3, generator=torch.Generator().manual_seed(5)).to(DEVICE)
         classes = (torch.arange(count) % 3).to(DEVICE)
-        chances = fused.Chances(posterior, classes, FULL, DOUBTFUL, 70.0**2, LAST)
+        probabilities = fused.ClassProbabilities(posterior, classes, FULL, DOUBTFUL, 70.0**2, LAST)
         whole = weigh(whole, posterior.T[classes], 70**2)
     floor = whole.topk(at + 1, dim=1).values[:, -1]
-    laid, exact = (
-        tuple(fused.lay_out(p, "fisher", d) for p in (centers, pool)) for d in (torch.float16, torch.float32)
-    )
-    found, _ = fused.best_matches(*laid, depth, chances=chances, exact=exact, floor=floor, tiles=TILES)
+    packed, exact = (tuple(fused.pack(p, "fisher", d) for p in (centers, pool)) for d in (torch.float16, torch.float32))
+    found, _ = fused.best_matches(*packed, depth, probabilities=probabilities, exact=exact, floor=floor, tiles=TILES)
     best = whole.topk(depth, dim=1).values
     is_due = best >= floor[:, None]
     torch.testing.assert_close(found[is_due], best[is_due], rtol=1e-4, atol=1e-3)
@@ -82,20 +80,20 @@ def test_nothing_above_the_floor_is_missed(count: int, num_images: int, depth: i
 def test_copies_come_in_the_order_of_their_rows() -> None:
     one = points(1, (16,), 0)
     pool = Standardized(tuple(z.repeat(200, 1) for z in one.features), tuple(g.repeat(200, 1) for g in one.scores))
-    _, rows = fused.best_matches(fused.lay_out(one), fused.lay_out(pool), 5, tiles=TILES)
+    _, rows = fused.best_matches(fused.pack(one), fused.pack(pool), 5, tiles=TILES)
     assert rows[0].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_many_images_in_many_parts_in_16_bits_and_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     centers, pool = points(3, (8, 8), 0), points(2000, (8, 8), 1)
     monkeypatch.setattr(fused, "MOST_MAXIMA", 3 * 21)
-    laid = fused.lay_out(centers), fused.lay_out(pool)
-    found, rows = fused.best_matches(*laid, 8, tiles=TILES)
+    packed = fused.pack(centers), fused.pack(pool)
+    found, rows = fused.best_matches(*packed, 8, tiles=TILES)
     whole = similarity(centers, pool, "fisher")
     torch.testing.assert_close(found, whole.topk(8, dim=1).values, rtol=3e-3, atol=0.1)
     torch.testing.assert_close(found, whole.gather(1, rows), rtol=3e-3, atol=0.1)
-    sharp = tuple(fused.lay_out(side, dtype=torch.float32) for side in (centers, pool))
-    _, rows = fused.best_matches(*laid, 8, exact=sharp, tiles=TILES)
+    sharp = tuple(fused.pack(side, dtype=torch.float32) for side in (centers, pool))
+    _, rows = fused.best_matches(*packed, 8, exact=sharp, tiles=TILES)
     assert torch.equal(rows, whole.topk(8, dim=1).indices)
 
 

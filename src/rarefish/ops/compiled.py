@@ -1,17 +1,14 @@
-"""A quicker pass: batches fetched ahead, and compiled code where that pays and works."""
+"""Optional torch.compile for the descriptor pass, used where it pays and gives the same results."""
 
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 from warnings import warn
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rarefish.data.reader import Batch
 from rarefish.features import View, Watcher, pull_back, spatial_mean
 
 WORTH_IT_ON = "cuda"
@@ -24,9 +21,6 @@ WARM, TIMED = 3, 10
 """Batches before the clock starts, and while it runs."""
 ALIKE = 0.99
 """Correlation of a row with what plain code finds, at least: in 16 bits the two round differently."""
-
-
-Item = TypeVar("Item")
 
 
 @dataclass
@@ -125,49 +119,3 @@ def _likeness(one_NL: Tensor, other_NL: Tensor) -> float:
     """Correlation of most rows; a head of zeros has no gradients, and rows of zeros are alike."""
     is_flat = ~(one_NL.any(dim=1) | other_NL.any(dim=1))
     return float(functional.cosine_similarity(one_NL, other_NL).where(~is_flat, 1.0).median())
-
-
-def ahead(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches; on a GPU each is fetched while the one before is worked on."""
-    if device.type != "cuda":
-        yield from batches
-        return
-    fetching, waiting = _stream_of(device), None
-    for batch in batches:
-        with torch.cuda.stream(fetching):
-            fetched = replace(batch, images=batch.images.to(device, non_blocking=True))
-        if waiting:
-            yield waiting
-        torch.cuda.current_stream(device).wait_stream(fetching)
-        fetched.images.record_stream(torch.cuda.current_stream(device))
-        waiting = fetched
-    if waiting:
-        yield waiting
-
-
-class Arriving:
-    """Values on their way to the CPU: to wait for them is not to wait for what the GPU was asked for after them."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values.to("cpu", non_blocking=True)
-        self.there = torch.cuda.current_stream(values.device).record_event() if values.is_cuda else None
-
-    def wait(self) -> Tensor:
-        if self.there:
-            self.there.synchronize()
-        return self.values
-
-
-def one_behind(items: Iterable[Item]) -> Iterator[Item]:
-    """The same, each handed on once the next is under way: a GPU works on while somebody looks at what it did."""
-    waiting: list[Item] = []
-    for item in items:
-        yield from waiting
-        waiting = [item]
-    yield from waiting
-
-
-@cache
-def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """One a device: memory that was used on a stream is kept for that stream."""
-    return torch.cuda.Stream(device)

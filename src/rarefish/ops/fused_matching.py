@@ -27,7 +27,7 @@ WIDE = 128
 
 
 @dataclass(frozen=True)
-class Chances:
+class ClassProbabilities:
     """How likely each pool image is of each class, and the numbers of `matching.weigh`."""
 
     posterior_NC: Float[Tensor, "N C"]
@@ -39,7 +39,7 @@ class Chances:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PackedPoints:
     """Standardized points as the kernels read them: features and scores of the first layer, of the second …"""
 
     rows: Float[Tensor, "N W"]
@@ -52,7 +52,7 @@ class Laid:
         return len(self.rows)
 
 
-def lay_out(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torch.float16) -> Laid:
+def pack(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torch.float16) -> PackedPoints:
     """Ready for the kernels; standardized values never leave the range of 16 bits."""
     if kernel == "fisher":
         parts = [part for layer in zip(points.features, points.scores, strict=True) for part in layer]
@@ -63,20 +63,27 @@ def lay_out(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = t
     for part, place in zip(parts, rows.split(widths, dim=1), strict=True):
         place[:, : part.shape[1]] = part
     is_product = kernel == "fisher"
-    return Laid(rows, tuple(accumulate(widths)) if is_product else (sum(widths),), is_product)
+    return PackedPoints(rows, tuple(accumulate(widths)) if is_product else (sum(widths),), is_product)
 
 
 Weights = tuple[Any, ...]
-"""Chances as the kernels take them."""
+"""ClassProbabilities as the kernels take them."""
 
 
-def to_weights(chances: Chances | None, pool: Laid) -> Weights:
-    if chances is None:
+def to_weights(probabilities: ClassProbabilities | None, pool: PackedPoints) -> Weights:
+    if probabilities is None:
         return (pool.rows, pool.rows, 0.0, 0.0, 0.0, 0.0)
     # By class: then the threads that look at one center read neighbours.
-    posterior_CN = chances.posterior_NC.float().T.contiguous()
-    classes = chances.classes_K.to(posterior_CN.device, torch.int32)
-    return (posterior_CN, classes, 1 / chances.full, chances.doubtful, 1 / chances.largest, chances.last)
+    posterior_CN = probabilities.posterior_NC.float().T.contiguous()
+    classes = probabilities.classes_K.to(posterior_CN.device, torch.int32)
+    return (
+        posterior_CN,
+        classes,
+        1 / probabilities.full,
+        probabilities.doubtful,
+        1 / probabilities.largest,
+        probabilities.last,
+    )
 
 
 GROUP = 32
@@ -107,12 +114,12 @@ def is_fusible(centers: Standardized, depth: int = 1) -> bool:
 
 
 def best_matches(
-    centers: Laid,
-    pool: Laid,
+    centers: PackedPoints,
+    pool: PackedPoints,
     depth: int,
     *,
-    chances: Chances | None = None,
-    exact: tuple[Laid, Laid] | None = None,
+    probabilities: ClassProbabilities | None = None,
+    exact: tuple[PackedPoints, PackedPoints] | None = None,
     floor: Float[Tensor, " K"] | None = None,
     tiles: Tiles | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]]:
@@ -121,14 +128,14 @@ def best_matches(
     `exact`: centers and pool once more, in full precision, to order the candidates by. `floor`: what is less alike than
     this need not be found; in its place comes minus infinity.
     """
-    weights = to_weights(chances, pool)
-    tiles = tiles or _tuned(centers, pool, chances is not None, weights)
-    largest_KB, groups_KB = _best_groups(centers, pool, depth, chances is not None, weights, tiles)
+    weights = to_weights(probabilities, pool)
+    tiles = tiles or _tuned(centers, pool, probabilities is not None, weights)
+    largest_KB, groups_KB = _best_groups(centers, pool, depth, probabilities is not None, weights, tiles)
     is_wanted_KB = torch.ones_like(groups_KB, dtype=torch.int8)
     if floor is not None:
         doubt_K = DOUBT * (floor.abs() + pool.ends[-1])
         is_wanted_KB = (largest_KB >= (floor - doubt_K)[:, None]).to(torch.int8)
-    similarity_KB = _within(*(exact or (centers, pool)), groups_KB, is_wanted_KB, chances is not None, weights)
+    similarity_KB = _within(*(exact or (centers, pool)), groups_KB, is_wanted_KB, probabilities is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
     # Among equals the smaller row first, whatever order the groups came in.
     order = rows_KB.sort(dim=1).indices
@@ -142,14 +149,14 @@ def best_exactly(
     pool: Standardized,
     depth: int,
     kernel: str,
-    chances: Chances | None,
+    probabilities: ClassProbabilities | None,
     floor: Float[Tensor, " K"] | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]] | None:
     """The same of descriptors as they come, candidates ordered in float32; None, after a word, where it fails here."""
     try:
-        exact = lay_out(centers, kernel, torch.float32), lay_out(pool, kernel, torch.float32)
+        exact = pack(centers, kernel, torch.float32), pack(pool, kernel, torch.float32)
         return best_matches(
-            lay_out(centers, kernel), lay_out(pool, kernel), depth, chances=chances, exact=exact, floor=floor
+            pack(centers, kernel), pack(pool, kernel), depth, probabilities=probabilities, exact=exact, floor=floor
         )
     except torch.OutOfMemoryError:
         raise
@@ -160,7 +167,7 @@ def best_exactly(
         return None
 
 
-def _tuned(centers: Laid, pool: Laid, is_weighed: bool, weights: Weights) -> Tiles:
+def _tuned(centers: PackedPoints, pool: PackedPoints, is_weighed: bool, weights: Weights) -> Tiles:
     """The tiles that are fastest here for such shapes, tried out on the first images where there is much to do."""
     if len(centers) * len(pool) < MUCH:
         return Tiles()
@@ -170,7 +177,7 @@ def _tuned(centers: Laid, pool: Laid, is_weighed: bool, weights: Weights) -> Til
 
 
 def _best_groups(
-    centers: Laid, pool: Laid, depth: int, is_weighed: bool, weights: Weights, tiles: Tiles
+    centers: PackedPoints, pool: PackedPoints, depth: int, is_weighed: bool, weights: Weights, tiles: Tiles
 ) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
     """The groups that hold the best images of each center, each of GROUP consecutive rows; and their largest."""
     num_groups, kept, of_tile = -(-len(pool) // GROUP), depth + SPARE, tiles.images // GROUP
@@ -187,7 +194,7 @@ def _best_groups(
 
 
 def _largest(
-    centers: Laid, pool: Laid, first: int, last: int, is_weighed: bool, weights: Weights, tiles: Tiles
+    centers: PackedPoints, pool: PackedPoints, first: int, last: int, is_weighed: bool, weights: Weights, tiles: Tiles
 ) -> Float[Tensor, "K G"]:
     """The largest similarity of each center in each of some groups."""
     from triton.tools.tensor_descriptor import TensorDescriptor
@@ -233,7 +240,12 @@ def _top(values_KG: Float[Tensor, "K G"], count: int) -> tuple[Float[Tensor, "K 
 
 
 def _within(
-    centers: Laid, pool: Laid, groups_KB: Tensor, is_wanted_KB: Tensor, is_weighed: bool, weights: Weights
+    centers: PackedPoints,
+    pool: PackedPoints,
+    groups_KB: Tensor,
+    is_wanted_KB: Tensor,
+    is_weighed: bool,
+    weights: Weights,
 ) -> Float[Tensor, "K BG"]:
     """Similarities of each center to all images of its groups, summed in float32; -inf where there is nothing."""
     from rarefish.ops.triton_kernels import look_into_groups
