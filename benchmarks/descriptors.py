@@ -27,7 +27,7 @@ from rarefish.data.reader import Batch
 from rarefish.features import watched
 from rarefish.fisher import describe_batches
 from rarefish.models.networks import build_model
-from rarefish.ops.compiled import Hurried
+from rarefish.ops.compiled import AdaptivePass
 from rarefish.pseudo_labels.rules import predicted
 
 LAYERS = {
@@ -68,7 +68,7 @@ def forward(run: Callable[[Tensor], Tensor], batches: list[Tensor], device: str)
             run(images)
 
 
-def described(watch: Hurried, layers: tuple[str, ...], batches: list[Tensor]) -> None:
+def described(watch: AdaptivePass, layers: tuple[str, ...], batches: list[Tensor]) -> None:
     rows: Iterator[Batch] = (Batch(torch.arange(len(images)), images, None) for images in batches)
     for _ in describe_batches(watch, rows, layers, predicted):
         pass
@@ -117,12 +117,12 @@ def measure(name: str, device: str, size: int, count: int, with_compile: bool) -
     model.zero_grad(set_to_none=True)
     with watched(model, layers, device, "bfloat16") as watcher:
         rates["ours, not compiled"] = rate(
-            lambda b: described(Hurried(watcher, False), layers, b), batches_last, device
+            lambda b: described(AdaptivePass(watcher, False), layers, b), batches_last, device
         )
         if with_compile:
-            hurried = Hurried(watcher, True)
-            rates["ours"] = rate(lambda b: described(hurried, layers, b), batches_last, device)
-            if hurried.quick is None:
+            adaptive = AdaptivePass(watcher, True)
+            rates["ours"] = rate(lambda b: described(adaptive, layers, b), batches_last, device)
+            if adaptive.quick is None:
                 print("torch.compile failed: see the warning above", flush=True)
                 del rates["ours"]
     model = model.to(memory_format=torch.channels_last).requires_grad_(False)  # pyright: ignore[reportCallIssue]

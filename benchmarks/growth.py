@@ -29,7 +29,7 @@ from rarefish.fisher import describe_batches
 from rarefish.kernels import standardize
 from rarefish.matching import distinct, first_depth, match_batches
 from rarefish.models.networks import build_model
-from rarefish.ops.compiled import Hurried
+from rarefish.ops.compiled import AdaptivePass
 from rarefish.ops.fused_matching import FAILED
 from rarefish.pseudo_labels.rules import predicted
 
@@ -92,7 +92,7 @@ def pass_and_matching(num_images: int, device: str = "cuda") -> None:
     trusted = rarefish.describe(model, Made(1_000, with_labels=True), layers=layers, progress=False)
     centers = standardize(trusted)
     with watched(model, layers, device) as watcher:
-        described = describe_batches(Hurried(watcher, False), batches_on(device, num_images), layers, predicted)
+        described = describe_batches(AdaptivePass(watcher, False), batches_on(device, num_images), layers, predicted)
         found = match_batches(described, centers, trusted.label, "fisher", first_depth(500, centers))
     assert len(distinct(found, 500).index) == 500 and not FAILED, FAILED
 

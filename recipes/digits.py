@@ -21,6 +21,6 @@ def quick() -> Experiment:
         imbalances=(60,),
         holdout=200,
         validation_sizes=(200,),
-        pretraining={"epochs": 4, "decay_every": 2},
+        pretraining={"epochs": 4, "step_size": 2},
         snapshot_rounds=(3,),
     )

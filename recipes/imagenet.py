@@ -8,7 +8,14 @@ from rarefish.experiments.settings import Circumstances, Experiment, Method
 L512 = ["avgpool"]
 L768 = ["layer3", "avgpool"]
 
-PAPER = {"epochs": 60, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_at": (30, 50, 57), "precision": "bfloat16"}
+PAPER = {
+    "epochs": 60,
+    "batch_size": 128,
+    "lr": 0.1,
+    "momentum": 0.9,
+    "milestones": (30, 50, 57),
+    "precision": "bfloat16",
+}
 """The paper gives no momentum and no weight decay; 0.9 is what ResNets are trained with."""
 MODERN = {
     "epochs": 60,
@@ -23,7 +30,7 @@ MODERN = {
     "precision": "bfloat16",
 }
 """100 divides every round's labels: norms over a last batch of four images cost a round 2 points."""
-ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_every": 3, "precision": "bfloat16"}
+ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "step_size": 3, "precision": "bfloat16"}
 
 
 def fisher(name: str, layers: list[str], labels: str) -> Method:

@@ -7,7 +7,7 @@ from rarefish.experiments.settings import Experiment, Method
 L256 = ["layer3"]
 L768 = ["layer3", "avgpool"]
 
-PAPER = {"epochs": 35, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_every": 15, "precision": "bfloat16"}
+PAPER = {"epochs": 35, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "step_size": 15, "precision": "bfloat16"}
 """The paper gives no momentum for SVHN; 0.9 is what ResNets are trained with."""
 MODERN = {
     "epochs": 60,
@@ -20,7 +20,7 @@ MODERN = {
     "shift": 2,
     "precision": "bfloat16",
 }
-ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "decay_every": 3, "precision": "bfloat16"}
+ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "step_size": 3, "precision": "bfloat16"}
 
 
 def fisher(name: str, layers: list[str], labels: str, **settings: object) -> Method:

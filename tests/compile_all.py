@@ -1,4 +1,4 @@
-"""Run by test_haste.py in a process without checks of types, which Dynamo does not follow.
+"""Run by tests/ops/test_compiled.py in a process without checks of types, which Dynamo does not follow.
 
 Prints, for each kind of model, what was said and how far features and scores are from those of plain code.
 """

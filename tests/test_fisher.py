@@ -12,7 +12,7 @@ from rarefish.descriptors import concatenate
 from rarefish.errors import ArgumentError, LabelError, LayerError, ModelError
 from rarefish.features import watched
 from rarefish.fisher import describe, describe_batches
-from rarefish.ops.compiled import Hurried
+from rarefish.ops.compiled import AdaptivePass
 from rarefish.pseudo_labels.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels.rules import given
 from tests.cases import CASES, IMAGE, NUM_CLASSES, Case, Plain, images, labeled
@@ -146,7 +146,7 @@ def test_batches_of_another_order_give_the_same_rows() -> None:
         runs = [
             concatenate(
                 describe_batches(
-                    Hurried(watch), [Batch(i, data[i], i % NUM_CLASSES) for i in order.split(4)], ("conv1",), given
+                    AdaptivePass(watch), [Batch(i, data[i], i % NUM_CLASSES) for i in order.split(4)], ("conv1",), given
                 )
             )
             for order in orders

@@ -16,7 +16,7 @@ from rarefish.descriptors import Descriptors, concatenate
 from rarefish.errors import ArgumentError
 from rarefish.features import View, pull_back, spatial_mean, watched
 from rarefish.models.layers import choose_layers, find_layers
-from rarefish.ops.compiled import Hurried
+from rarefish.ops.compiled import AdaptivePass
 from rarefish.ops.prefetch import CopyToHost, delay_by_one, prefetch
 from rarefish.pseudo_labels.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels.rules import Estimator, as_labels, given, label_rule, predicted
@@ -69,14 +69,14 @@ class DescriberConfig:
         `num_images`: how many images it will describe in all, which decides whether compiling pays.
         """
         with ExitStack() as open_readers, watched(self.model, self.layers, self.device, self.precision) as watcher:
-            yield Describer(Hurried(watcher, compile, num_images), self.layers, self.reader, open_readers)
+            yield Describer(AdaptivePass(watcher, compile, num_images), self.layers, self.reader, open_readers)
 
 
 @dataclass(frozen=True)
 class Describer:
     """Describes data sets batch by batch with one model, until its config closes it."""
 
-    watch: Hurried
+    watch: AdaptivePass
     layers: tuple[str, ...]
     reader: Reader
     open_readers: ExitStack
@@ -104,7 +104,11 @@ class Describer:
 
 
 def describe_batches(
-    watch: Hurried, batches: Iterable[Batch], layers: tuple[str, ...], estimate: Estimator, with_scores: bool = True
+    watch: AdaptivePass,
+    batches: Iterable[Batch],
+    layers: tuple[str, ...],
+    estimate: Estimator,
+    with_scores: bool = True,
 ) -> Iterator[Descriptors]:
     """Descriptors batch by batch, on the model's device; only the latest batch is kept in memory."""
 

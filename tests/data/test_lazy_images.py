@@ -10,7 +10,7 @@ from rarefish.data.image_files import ImageFiles
 from rarefish.data.lazy_images import Stored, read_parts
 from rarefish.errors import DataError
 from rarefish.training.cuda_streams import fit_many
-from rarefish.training.jobs import Job, alike
+from rarefish.training.jobs import Job, group_compatible
 from rarefish.training.loop import Training, fit
 from tests.cases import IMAGE, NUM_CLASSES, Plain, labeled
 
@@ -53,7 +53,7 @@ def test_learned_from_as_in_memory(training: Training) -> None:
         models.append(Plain())
         job = Job(models[-1], source, labels, training, torch.Generator().manual_seed(3))
         if isinstance(source, Stored):
-            assert [len(group) for group in alike([job])] == [1]
+            assert [len(group) for group in group_compatible([job])] == [1]
             fit_many([job])
         else:
             fit(job.model, job.images, job.labels, job.training, job.generator)

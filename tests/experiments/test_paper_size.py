@@ -83,7 +83,7 @@ def test_the_papers_settings() -> None:
     assert digits.imbalances == objects.imbalances == (100,) and digits.validation_sizes == (digits.holdout,)
     assert (objects.model, objects.budget, objects.rounds, objects.seeds) == ("resnet18", 64_000, 10, 1)
     assert objects.validation_is_test and objects.image_size == 224 and len(objects.rare) == 500
-    assert objects.circumstances == Circumstances(each_cut=True) and objects.training["decay_at"] == (30, 50, 57)
+    assert objects.circumstances == Circumstances(each_cut=True) and objects.training["milestones"] == (30, 50, 57)
     for name in ("svhn", "imagenet"):
         assert load_recipe(f"{RECIPES / name}.py:{name}_paper_balanced").imbalances == (1,)
 

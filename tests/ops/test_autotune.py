@@ -3,19 +3,19 @@
 import pytest
 import torch
 
-from rarefish.ops import autotune as tiling
+from rarefish.ops import autotune
 from rarefish.ops.autotune import CANDIDATES, Tiles, tuned
 
 
 def test_the_fastest_that_works_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiling, "CHOSEN", {})
+    monkeypatch.setattr(autotune, "CHOSEN", {})
     tried: list[Tiles] = []
 
     def take_time(work: object, tiles: Tiles, device: torch.device) -> float | Exception:
         tried.append(tiles)
         return MemoryError("too much shared memory") if tiles == CANDIDATES[0] else 10.0 - CANDIDATES.index(tiles)
 
-    monkeypatch.setattr(tiling, "_milliseconds", take_time)
+    monkeypatch.setattr(autotune, "_milliseconds", take_time)
     device = torch.device("cpu")
     assert tuned("a shape", lambda _: None, device) == CANDIDATES[-1] and tried == list(CANDIDATES)
     assert tuned("a shape", lambda _: None, device) == CANDIDATES[-1] and len(tried) == len(CANDIDATES)
@@ -24,8 +24,8 @@ def test_the_fastest_that_works_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_where_nothing_works_the_first_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiling, "CHOSEN", {})
-    monkeypatch.setattr(tiling, "_milliseconds", lambda *_: RuntimeError("no such instruction"))
+    monkeypatch.setattr(autotune, "CHOSEN", {})
+    monkeypatch.setattr(autotune, "_milliseconds", lambda *_: RuntimeError("no such instruction"))
     with pytest.raises(RuntimeError, match="no such instruction"):
         tuned("a shape", lambda _: None, torch.device("cpu"))
 

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 from rarefish import describe
 from rarefish.features import View, Watcher, watched
-from rarefish.ops import compiled as haste
-from rarefish.ops.compiled import Hurried
+from rarefish.ops import compiled
+from rarefish.ops.compiled import AdaptivePass
 from tests.cases import CASES, Plain, images
 
 ROOT = Path(__file__).parents[2]
@@ -61,16 +61,16 @@ def test_compiles_where_the_images_to_come_are_worth_it(monkeypatch: pytest.Monk
     def attempt(watcher: Watcher, view: View) -> None:
         tried.append(len(view.images))
 
-    monkeypatch.setattr(haste, "attempt", attempt)
+    monkeypatch.setattr(compiled, "attempt", attempt)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     clock = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))  # a second a batch
     batch, per_image = images(4), 1 / 4
-    monkeypatch.setattr(haste, "WORTH_IT_ON", "cpu")
+    monkeypatch.setattr(compiled, "WORTH_IT_ON", "cpu")
     with watched(Plain(), ("conv1",)) as watcher:
         for to_come, is_worth_it in ((1.2, True), (0.8, False)):
-            hurried = Hurried(watcher, to_come=int(to_come * haste.COMPILING / (haste.SAVED * per_image)) + 56)
+            run = AdaptivePass(watcher, to_come=int(to_come * compiled.COMPILING / (compiled.SAVED * per_image)) + 56)
             for _ in range(30):
-                hurried(batch)
-            assert bool(tried) is is_worth_it and hurried.is_settled
+                run(batch)
+            assert bool(tried) is is_worth_it and run.is_settled
             tried.clear()

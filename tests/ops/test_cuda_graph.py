@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.ops.cuda_graph import WARM_UP, Repeated, no_collecting
+from rarefish.ops.cuda_graph import WARM_UP, RecordedStep, no_collecting
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
 
-def learner(model: nn.Module) -> Repeated:
+def learner(model: nn.Module) -> RecordedStep:
     rate = torch.tensor(0.1, device=next(model.parameters()).device)
 
     def step(images: Tensor, labels: Tensor, new_rate: Tensor) -> None:
@@ -26,7 +26,7 @@ def learner(model: nn.Module) -> Repeated:
                 assert parameter.grad is not None
                 parameter.sub_(rate * parameter.grad)
 
-    return Repeated(step)
+    return RecordedStep(step)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -52,7 +52,7 @@ def test_a_step_that_looks_at_its_numbers_is_taken_slowly() -> None:
     def step(value: Tensor) -> None:
         total.add_(float(value))
 
-    repeated = Repeated(step)
+    repeated = RecordedStep(step)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         for turn in range(10):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rarefish.errors import ArgumentError
-from rarefish.training.config import Course, Epoch, Fitted
+from rarefish.training.config import Course, Epoch, TrainingResult
 
 
 def test_the_earliest_best_epoch_is_kept() -> None:
@@ -16,7 +16,7 @@ def test_the_earliest_best_epoch_is_kept() -> None:
         Epoch(2, 1.0, 0.70, (0.7, 0.7, math.nan)),
         Epoch(3, 1.0, 0.80, (0.8, 0.6, math.nan)),
     )
-    fitted = Fitted(history)
+    fitted = TrainingResult(history)
     assert fitted.best_epoch == 2 and fitted.accuracy == 0.7 and fitted.best.balanced_accuracy == pytest.approx(0.7)
     assert fitted.is_over(Course(epochs=9, patience=1)) and not fitted.is_over(Course(epochs=9, patience=2))
     assert fitted.is_over(Course(epochs=3)) and not fitted.is_over(Course(epochs=9))
@@ -32,9 +32,9 @@ def test_the_learning_rate_rises_and_falls() -> None:
     ("settings", "message"),
     [
         ({"epochs": 0}, "epochs and batch_size >= 1"),
-        ({"optimizer": "adam"}, "optimizer is adamw or sgd, not 'adam'"),
-        ({"precision": "half"}, "precision is auto or float32 or bfloat16"),
-        ({"warmup": 1.0}, "shares, at least 0 and below 1"),
+        ({"optimizer": "adam"}, "optimizer must be adamw or sgd, not 'adam'"),
+        ({"precision": "half"}, "precision must be auto or float32 or bfloat16"),
+        ({"warmup": 1.0}, "fractions, at least 0 and below 1"),
         ({"patience": 0}, "patience must be at least 1, or None"),
     ],
 )

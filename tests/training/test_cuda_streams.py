@@ -1,4 +1,4 @@
-"""Trainings in lanes equal each alone. On a CPU a lane has no stream and no recording, but all the rest."""
+"""Parallel trainings equal each alone. On a CPU a trainer has no stream and records nothing."""
 
 import copy
 import weakref
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rarefish.models.networks import build_model
-from rarefish.training import cuda_streams as lanes
-from rarefish.training.cuda_streams import fit_in_lanes, fit_many
+from rarefish.training import cuda_streams
+from rarefish.training.cuda_streams import fit_many, fit_on_streams
 from rarefish.training.jobs import Job, fit_each
 from rarefish.training.loop import Training
 from rarefish.training.rotation import show_rotations
 from tests.training.test_vmapped import make_jobs
 
-PLAIN = Training(epochs=3, batch_size=5, decay_every=2, momentum=0.7)
+PLAIN = Training(epochs=3, batch_size=5, step_size=2, momentum=0.7)
 MODERN = replace(PLAIN, cosine=True, weight_decay=0.01, label_smoothing=0.1, shift=1, flip=True)
 
 
@@ -28,16 +28,16 @@ def same(alone: list[Job], beside: list[Job]) -> None:
 
 
 @pytest.mark.parametrize("training", [PLAIN, MODERN])
-@pytest.mark.parametrize(("num_jobs", "num_lanes"), [(1, 4), (5, 2)])
-def test_equals_one_after_another(training: Training, num_jobs: int, num_lanes: int) -> None:
-    """A lane that is used again must not remember: neither weights nor momentum."""
+@pytest.mark.parametrize(("num_jobs", "num_streams"), [(1, 4), (5, 2)])
+def test_equals_one_after_another(training: Training, num_jobs: int, num_streams: int) -> None:
+    """A trainer that is used again must keep neither weights nor momentum."""
     alone, beside = (make_jobs(num_jobs, 23, training) for _ in range(2))
     fit_each(alone)
-    fit_in_lanes(beside, num_lanes)
+    fit_on_streams(beside, num_streams)
     same(alone, beside)
 
 
-def test_large_networks_with_norms_go_to_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_networks_with_norms_go_to_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     def make() -> list[Job]:
         generator = torch.Generator().manual_seed(0)
         model = build_model("resnet10", 3, 3, generator).double()
@@ -46,27 +46,27 @@ def test_large_networks_with_norms_go_to_lanes(monkeypatch: pytest.MonkeyPatch) 
 
     alone, beside = make(), make()
     fit_each(alone)
-    monkeypatch.delattr(lanes, "fit_packed")
+    monkeypatch.delattr(cuda_streams, "fit_vmapped")
     fit_many(beside)
     same(alone, beside)
 
 
-def test_nothing_of_a_lane_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[weakref.ref[lanes.Lane]] = []
+def test_trainers_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[weakref.ref[cuda_streams.StreamTrainer]] = []
 
-    class Watched(lanes.Lane):
+    class Watched(cuda_streams.StreamTrainer):
         def __init__(self, job: Job) -> None:
             super().__init__(job)
             made.append(weakref.ref(self))
 
-    monkeypatch.setattr(lanes, "Lane", Watched)
-    monkeypatch.setattr(lanes, "SMALL", 0)
+    monkeypatch.setattr(cuda_streams, "StreamTrainer", Watched)
+    monkeypatch.setattr(cuda_streams, "MAX_VMAPPED_WEIGHTS", 0)
     fit_many(make_jobs(3, 10, PLAIN))
-    assert len(made) == 3 and not any(lane() for lane in made)
+    assert len(made) == 3 and not any(trainer() for trainer in made)
 
 
 def test_small_networks_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(lanes, "fit_in_lanes")
+    monkeypatch.delattr(cuda_streams, "fit_on_streams")
     alone, batched = (make_jobs(2, 10, PLAIN) for _ in range(2))
     fit_each(alone)
     fit_many(batched)
@@ -81,7 +81,7 @@ def test_each_epoch_can_be_listened_to() -> None:
     first: list[Tensor] = []
     second: list[Tensor] = []
     fit_each(make(first))
-    fit_in_lanes(make(second))
+    fit_on_streams(make(second))
     assert len(first) == len(second) == 3
     torch.testing.assert_close(first, second, atol=1e-9, rtol=0)
 
@@ -89,5 +89,5 @@ def test_each_epoch_can_be_listened_to() -> None:
 def test_rotations_can_be_presented() -> None:
     alone, beside = ([replace(job, present=show_rotations) for job in make_jobs(2, 8, PLAIN)] for _ in range(2))
     fit_each(alone)
-    fit_in_lanes(beside)
+    fit_on_streams(beside)
     same(alone, beside)

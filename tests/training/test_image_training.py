@@ -18,8 +18,8 @@ from torch.utils.data import Subset, TensorDataset
 
 from rarefish.data.image_files import ImageFiles, read_folder
 from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, NotFiniteError
-from rarefish.training.config import Course, Epoch, Fitted
-from rarefish.training.image_training import draw_order, fit_files, vary
+from rarefish.training.config import Course, Epoch, TrainingResult
+from rarefish.training.image_training import augment, draw_order, fit_files
 
 ROOT = Path(__file__).parents[2]
 SMALL = Course(epochs=4, batch_size=8, lr=0.01)
@@ -52,7 +52,7 @@ def net(size: int = 6, num_classes: int = 3) -> nn.Module:
         return nn.Sequential(*layers, nn.Linear(6 * (size - 2) ** 2, num_classes))
 
 
-def fit(model: nn.Module, data: Any, validation: Any, course: Course = SMALL, **more: Any) -> Fitted:
+def fit(model: nn.Module, data: Any, validation: Any, course: Course = SMALL, **more: Any) -> TrainingResult:
     return fit_files(model, data, validation, course, torch.Generator().manual_seed(3), progress=False, **more)
 
 
@@ -138,12 +138,12 @@ def test_order() -> None:
 def test_variations_are_small_and_turn_nothing_where_they_must_not() -> None:
     across = torch.linspace(0, 1, 32).repeat(32, 1).expand(64, 1, 32, 32)
     chance = torch.Generator().manual_seed(0)
-    kept, turned = vary(across, False, chance), vary(across, True, chance)
+    kept, turned = augment(across, False, chance), augment(across, True, chance)
     is_rising = (kept[..., -1] > kept[..., 0]).flatten(1).all(dim=1)
     assert is_rising.all() and float((kept - across).abs().max()) < 0.2 and not torch.equal(kept[0], kept[1])
     assert 16 < int((turned[..., -1] > turned[..., 0]).flatten(1).all(dim=1).sum()) < 48
     plain = torch.full((2, 3, 5, 7), 0.25)
-    assert torch.allclose(vary(plain, True, chance), plain), "nothing comes in from outside"
+    assert torch.allclose(augment(plain, True, chance), plain), "nothing comes in from outside"
 
 
 def test_weights_that_are_frozen_stay(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_weights_that_are_frozen_stay(tmp_path: Path) -> None:
     first = model[0].weight.requires_grad_(False).clone()  # pyright: ignore
     fit(model, blobs(9), blobs(9))
     assert torch.equal(model[0].weight, first) and not model[0].weight.requires_grad  # pyright: ignore
-    with pytest.raises(ModelError, match="No weight of the model asks for a gradient"):
+    with pytest.raises(ModelError, match="No parameter of the model requires a gradient"):
         fit(net().requires_grad_(False), blobs(9), blobs(9))
 
 

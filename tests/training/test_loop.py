@@ -49,7 +49,7 @@ def test_the_learning_rate_falls_as_the_settings_say() -> None:
             return torch.stack([-40 - self.weight * x[:, 0], torch.full((len(x),), 40.0)], dim=1)
 
     net, told = One(), []
-    settings = Training(epochs=5, batch_size=1, lr=1.0, momentum=0.0, decay=0.1, decay_every=2)
+    settings = Training(epochs=5, batch_size=1, lr=1.0, momentum=0.0, gamma=0.1, step_size=2)
     zeros = torch.zeros(1, dtype=torch.long)
     fit(net, torch.ones(1, 1), zeros, settings, torch.Generator(), on_epoch=lambda model: told.append(model.training))
     assert net.weight.item() == pytest.approx(-(1 + 1 + 0.1 + 0.1 + 0.01), abs=1e-5)
@@ -79,7 +79,7 @@ def test_a_cosine_rises_once_and_falls_to_nothing() -> None:
 
 
 def test_the_rate_falls_after_given_epochs() -> None:
-    assert rates(decay_at=(3, 7)) == pytest.approx([1] * 3 + [0.1] * 4 + [0.01] * 3)
+    assert rates(milestones=(3, 7)) == pytest.approx([1] * 3 + [0.1] * 4 + [0.01] * 3)
 
 
 def test_moved_images_show_what_the_moves_say() -> None:
@@ -153,7 +153,7 @@ class KilledError(Exception):
 def test_a_training_goes_on_from_its_last_epoch(is_stored: bool, tmp_path: Path) -> None:
     images, labels = blobs()
     source = Stored(TensorDataset(images), range(60)) if is_stored else images
-    settings = Training(epochs=6, batch_size=7, momentum=0.9, decay_every=2, shift=1, flip=True)
+    settings = Training(epochs=6, batch_size=7, momentum=0.9, step_size=2, shift=1, flip=True)
     told: list[nn.Module] = []
 
     def kill(model: nn.Module) -> None:

@@ -7,7 +7,7 @@ import torch
 from rarefish.data.digits import load_digits
 from rarefish.models.networks import LeNet, classifier_of
 from rarefish.training.loop import Training, fit
-from rarefish.training.rotation import ROTATION, Wish, pretrain_rotation, show_rotations
+from rarefish.training.rotation import ROTATION, PretrainingJob, pretrain_rotation, show_rotations
 
 
 def test_all_four_rotations() -> None:
@@ -21,7 +21,7 @@ def test_features_that_know_rotations_come_out() -> None:
     images = load_digits().pool.tensors[0][:1000]
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
-    (start,) = pretrain_rotation([Wish(LeNet(), images, 10, generator)], replace(ROTATION, epochs=3))
+    (start,) = pretrain_rotation([PretrainingJob(LeNet(), images, 10, generator)], replace(ROTATION, epochs=3))
     assert classifier_of(start)[1].out_features == 10 and not start.training
     # A linear classifier on the frozen features tells rotations of unseen digits apart; on random ones it does not.
     assert rotation_accuracy(start) > 0.85 > 0.8 > rotation_accuracy(LeNet())

@@ -11,7 +11,7 @@ from rarefish.models.networks import draw_weights
 from rarefish.training.jobs import Job, fit_each
 from rarefish.training.loop import Training, fit
 from rarefish.training.rotation import show_rotations
-from rarefish.training.vmapped import fit_packed
+from rarefish.training.vmapped import fit_vmapped
 from tests.cases import IMAGE, NUM_CLASSES, Plain
 
 
@@ -29,10 +29,10 @@ def make_jobs(count: int, num_images: int, training: Training) -> list[Job]:
 @pytest.mark.parametrize("num_images", [20, 23])
 @pytest.mark.parametrize(("size", "fill"), [(2, False), (2, True), (7, True), (50, None)])
 def test_equals_one_after_another(num_images: int, size: int, fill: bool | None) -> None:
-    training = Training(epochs=4, batch_size=5, decay_every=2, momentum=0.7)
+    training = Training(epochs=4, batch_size=5, step_size=2, momentum=0.7)
     alone, packed = (make_jobs(3, num_images, training) for _ in range(2))
     fit_each(alone)
-    fit_packed(packed, size, fill)
+    fit_vmapped(packed, size, fill)
     for a, b in zip(alone, packed, strict=True):
         for one, other in zip(a.model.parameters(), b.model.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
@@ -44,7 +44,7 @@ def test_jobs_of_different_sizes_are_packed_apart() -> None:
     training = Training(epochs=1, batch_size=5)
     alone, packed = ([*make_jobs(2, 10, training), *make_jobs(1, 15, training)] for _ in range(2))
     fit_each(alone)
-    fit_packed(packed)
+    fit_vmapped(packed)
     for a, b in zip(alone, packed, strict=True):
         torch.testing.assert_close(a.model.state_dict(), b.model.state_dict(), atol=1e-9, rtol=0)
 
@@ -55,7 +55,7 @@ def test_rotations_can_be_presented() -> None:
     twin = copy.deepcopy(job.model)
     order = torch.Generator()
     order.set_state(job.generator.get_state())
-    fit_packed([replace(job, present=show_rotations)])
+    fit_vmapped([replace(job, present=show_rotations)])
     fit(twin, job.images, job.labels, training, order, show_rotations)
     torch.testing.assert_close(job.model.state_dict(), twin.state_dict(), atol=1e-9, rtol=0)
 
@@ -70,7 +70,7 @@ def test_running_statistics_are_learned_too() -> None:
 
     alone, packed = make(), make()
     fit_each(alone)
-    fit_packed(packed)
+    fit_vmapped(packed)
     for a, b in zip(alone, packed, strict=True):
         torch.testing.assert_close(a.model.state_dict(), b.model.state_dict(), atol=1e-9, rtol=0)
 
@@ -82,7 +82,7 @@ def test_each_epoch_can_be_listened_to() -> None:
 
     alone, packed = [], []
     fit_each(make(alone))
-    fit_packed(make(packed))
+    fit_vmapped(make(packed))
     assert len(alone) == len(packed) == 3
     for one, other in zip(alone, packed, strict=True):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=0)

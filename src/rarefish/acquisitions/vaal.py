@@ -12,7 +12,7 @@ from rarefish.acquisitions.random_sampling import choose_random
 from rarefish.data.lazy_images import Images, Stored, read_parts
 from rarefish.models.layers import device_of
 from rarefish.models.networks import draw_weights
-from rarefish.ops.cuda_graph import Repeated
+from rarefish.ops.cuda_graph import RecordedStep
 from rarefish.training.loop import read_images
 
 
@@ -128,7 +128,7 @@ def train_vaal(
         _descend(vae, rebuilding + settings.beta * prior + settings.adversary * fooling)
         _descend(judge, functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), truth))
 
-    step = Repeated(play)
+    step = RecordedStep(play)
     noises = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     rows = [
         torch.randint(len(x), (settings.steps, count), generator=generator).to(device) for x in (labeled, unlabeled)

@@ -17,7 +17,7 @@ from rarefish.experiments.settings import Cell, Experiment
 from rarefish.models.networks import build_model
 from rarefish.training.jobs import FitAll, fit_each
 from rarefish.training.loop import Training
-from rarefish.training.rotation import Wish, pretrain_rotation
+from rarefish.training.rotation import PretrainingJob, pretrain_rotation
 
 
 def start_keys(cell: Cell) -> list[str]:
@@ -40,17 +40,17 @@ def prepare_starts(
 ) -> None:
     """Makes those of the starting networks that the run does not have yet; the keeper writes them."""
     wanted = {key: cell for key, cell in starts.items() if not store.start_path(key).exists()}
-    wishes = {}
+    jobs = {}
     for key, cell in wanted.items():
         splits = splits_of(experiment, cell, device)
         generator = torch.Generator().manual_seed(cell.seed + 1000 * int(key.rsplit("-m", 1)[1]))
         model = build_model(experiment.model, splits.num_classes, splits.channels, generator).to(device)
         images = pool_images(splits, device)
         kept = None if lies_in_memory(splits.pool) else store.start_under_way(key)
-        wishes[key] = Wish(model, images, splits.num_classes, generator, kept)
-    pretrained = {key: wish for key, wish in wishes.items() if wanted[key].start == "pretrained"}
+        jobs[key] = PretrainingJob(model, images, splits.num_classes, generator, kept)
+    pretrained = {key: job for key, job in jobs.items() if wanted[key].start == "pretrained"}
     models = pretrain_rotation(list(pretrained.values()), Training(**experiment.pretraining), fit_all)
-    done = {key: wish.model for key, wish in wishes.items()} | dict(zip(pretrained, models, strict=True))
+    done = {key: job.model for key, job in jobs.items()} | dict(zip(pretrained, models, strict=True))
     for key, model in done.items() if is_keeper else ():
         store.save_start(key, model.state_dict())
 

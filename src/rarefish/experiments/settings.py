@@ -73,7 +73,7 @@ class Experiment:
     restarts: tuple[str, ...] = ("cold",)
     training: dict[str, Any] = field(default_factory=dict)
     """Settings of `training.Training` that differ from its defaults."""
-    pretraining: dict[str, Any] = field(default_factory=lambda: {"epochs": 8, "decay_every": 3})
+    pretraining: dict[str, Any] = field(default_factory=lambda: {"epochs": 8, "step_size": 3})
     snapshot_rounds: tuple[int, ...] = ()
     """Rounds after which the test set's features are kept, for t-SNE; first seed only."""
     circumstances: Circumstances = Circumstances()

@@ -24,7 +24,7 @@ ALIKE = 0.99
 
 
 @dataclass
-class Hurried:
+class AdaptivePass:
     """A watch that turns to compiled code once that pays; where it fails it stays as it is, after one line."""
 
     watcher: Watcher
@@ -32,7 +32,7 @@ class Hurried:
     """Whether to compile; None: where it pays."""
     to_come: int = 0
     """Images still expected."""
-    quick: "Quick | None" = None
+    quick: "CompiledPass | None" = None
     is_settled: bool = False
     clock: list[float] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Hurried:
 
 
 @dataclass(frozen=True)
-class Quick:
+class CompiledPass:
     """The pass as one compiled function, for batches of one shape."""
 
     watcher: Watcher
@@ -80,7 +80,7 @@ class Quick:
         return View(images, logits_NC, self.nudges, means_ND)
 
 
-def attempt(watcher: Watcher, plain: View) -> Quick | None:
+def attempt(watcher: Watcher, plain: View) -> CompiledPass | None:
     """Compiled code that gives what plain code gave; None, after a word, where there is none."""
 
     def run(images: Tensor, nudges: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ def attempt(watcher: Watcher, plain: View) -> Quick | None:
     try:
         zeros = torch.zeros_like(plain.features_ND).split(plain.widths, dim=1)
         nudges = tuple(zero.clone().requires_grad_() for zero in zeros)
-        quick = Quick(watcher, tuple(plain.images.shape), nudges, torch.compile(run, dynamic=False))
+        quick = CompiledPass(watcher, tuple(plain.images.shape), nudges, torch.compile(run, dynamic=False))
         mine, theirs = _summary(quick(plain.images)), _summary(plain)
         worst = min(_likeness(a, b) for a, b in zip(mine, theirs, strict=True))
         if worst > ALIKE:

@@ -13,7 +13,7 @@ WARM_UP = 3
 """Steps before the recording, in which libraries choose their kernels and optimizers make their state."""
 
 
-class Repeated:
+class RecordedStep:
     """A step that reads tensors of always the same shapes and changes others in place; called as it is on a CPU.
 
     All the chance in it must come from PyTorch's own generator; what changes from step to step must be a tensor.
@@ -74,7 +74,7 @@ class Repeated:
 
 @contextmanager
 def no_collecting() -> Iterator[None]:
-    """A recording that an earlier `Repeated` left behind must not be freed in the middle of this one."""
+    """A recording that an earlier `RecordedStep` left behind must not be freed in the middle of this one."""
     was_on = gc.isenabled()
     gc.disable()
     try:

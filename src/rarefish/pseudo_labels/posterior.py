@@ -22,7 +22,7 @@ from rarefish.data.reader import Data, Reader, check_labels
 from rarefish.errors import ArgumentError, DataError, LabelError, list_some
 from rarefish.features import View, Watch, watched
 from rarefish.models.layers import check_gradients, device_of, dtype_of, setting
-from rarefish.ops.cuda_graph import Repeated
+from rarefish.ops.cuda_graph import RecordedStep
 from rarefish.progress import track
 from rarefish.pseudo_labels.label_shift import class_weights, estimate_prior
 
@@ -217,7 +217,7 @@ class Posterior:
             optimizer.step()
 
         num_steps = self.num_steps(len(evidence.labels), evidence.pool_size)
-        step, rates = Repeated(learn), (self.lr * one_cycle(num_steps)).to(evidence.device)
+        step, rates = RecordedStep(learn), (self.lr * one_cycle(num_steps)).to(evidence.device)
         answer, loss_H = Network(network), torch.empty(0)
         turn = int(HELD_STEPS * num_steps)
         for number, (shown, answers) in enumerate(self._batches(evidence, ~is_held, turn, num_steps - turn)):

@@ -23,12 +23,12 @@ from rarefish.models.networks import build_model
 from rarefish.report.charts import draw_curves, save_figure
 from rarefish.report.demo_page import Thumbnail, demo_page, gain
 from rarefish.training.loop import Training
-from rarefish.training.rotation import Wish, pretrain_rotation
+from rarefish.training.rotation import PretrainingJob, pretrain_rotation
 
 Digits = Splits[TensorDataset]
 METHODS = ("fisher", "entropy", "random")
 BUDGET = 40
-PRETRAINING = Training(epochs=4, decay_every=2)
+PRETRAINING = Training(epochs=4, step_size=2)
 """Half the paper's epochs: two minutes are all a newcomer gives."""
 
 Tell = Callable[[str, int], None]
@@ -81,8 +81,8 @@ def pretrained_start(splits: Digits, seed: int, on_epoch: Callable[[nn.Module], 
     """A LeNet that has learned rotations on the pool: the start of every round of this seed."""
     generator = torch.Generator().manual_seed(seed)
     model = build_model("lenet", splits.num_classes, 1, generator)
-    wish = Wish(model, splits.pool.tensors[0], splits.num_classes, generator)
-    return pretrain_rotation([wish], PRETRAINING, on_epoch=on_epoch)[0]
+    job = PretrainingJob(model, splits.pool.tensors[0], splits.num_classes, generator)
+    return pretrain_rotation([job], PRETRAINING, on_epoch=on_epoch)[0]
 
 
 def rounds_of(method: str, seed: int, num_rounds: int, splits: Digits, start: nn.Module) -> Iterator[Round]:

@@ -1,6 +1,6 @@
-"""Several trainings side by side on a GPU, each a stream of its own whose step is recorded once.
+"""Several trainings in parallel on one GPU, each on its own CUDA stream with a recorded step (CUDA graph).
 
-For networks too large to batch (`packing`) and too small to fill a GPU.
+For networks that are too large for `vmapped` and too small to fill a GPU.
 """
 
 import copy
@@ -16,69 +16,69 @@ from torch import Tensor
 
 from rarefish.data.lazy_images import Stored
 from rarefish.models.layers import casting, device_of, dtype_of
-from rarefish.ops.cuda_graph import Repeated
-from rarefish.training.jobs import Job, alike, fit_each
+from rarefish.ops.cuda_graph import RecordedStep
+from rarefish.training.jobs import Job, fit_each, group_compatible
 from rarefish.training.loop import draw_epoch, in_batches, move, weight_groups
-from rarefish.training.vmapped import fit_packed
+from rarefish.training.vmapped import fit_vmapped
 
-LANES = 8
-"""Of a ResNet-10 on 32² images, one lane takes 1.1 ms a step on an H200, four 0.5 ms, eight 0.4 ms."""
+NUM_STREAMS = 8
+"""On an H200, a step of a ResNet-10 on 32x32 images takes 1.1 ms with one stream, 0.5 with four, 0.4 with eight."""
 
-SMALL = 1_000_000
-"""Networks with fewer weights are batched: they would leave eight lanes idle, too."""
+MAX_VMAPPED_WEIGHTS = 1_000_000
+"""Networks with fewer weights are trained with vmap: eight streams of them would leave a GPU idle, too."""
 
 
 def fit_many(jobs: Sequence[Job]) -> None:
-    """Trains all models in place, small ones batched, larger ones side by side; on stored images, one by one."""
+    """Trains all models in place: with vmap, on CUDA streams if they are large, one by one if images are on disk."""
     fit_each([job for job in jobs if isinstance(job.images, Stored)])
-    for group in alike([job for job in jobs if not isinstance(job.images, Stored)]):
-        is_small = sum(weight.numel() for weight in group[0].model.parameters()) < SMALL
-        (fit_packed if is_small else fit_in_lanes)(group)
-        gc.collect()  # a recording and its step know each other, and hold a GPU's memory
+    for group in group_compatible([job for job in jobs if not isinstance(job.images, Stored)]):
+        is_small = sum(weight.numel() for weight in group[0].model.parameters()) < MAX_VMAPPED_WEIGHTS
+        (fit_vmapped if is_small else fit_on_streams)(group)
+        gc.collect()  # a CUDA graph and its step reference each other and hold GPU memory
 
 
-def fit_in_lanes(jobs: Sequence[Job], num_lanes: int = LANES) -> None:
-    """Trains all models in place, several at once: what `fit()` would do to each, but for rounding.
+def fit_on_streams(jobs: Sequence[Job], num_streams: int = NUM_STREAMS) -> None:
+    """Trains all models in place, several in parallel; equals `fit()` for each up to rounding.
 
-    On a GPU two runs may differ in rounding, too: cuDNN's deterministic kernels were seen to wait for each other
-    forever when several streams used them.
+    On a GPU, two runs may differ in rounding too: cuDNN's deterministic kernels were seen to deadlock when several
+    streams used them.
     """
-    for group in alike(jobs):
-        lanes = [Lane(job) for job in group[:num_lanes]]
-        for first in range(0, len(group), num_lanes):
-            _fit_beside(list(zip(lanes, group[first : first + num_lanes], strict=False)))
+    for group in group_compatible(jobs):
+        trainers = [StreamTrainer(job) for job in group[:num_streams]]
+        for first in range(0, len(group), num_streams):
+            _fit_in_parallel(list(zip(trainers, group[first : first + num_streams], strict=False)))
 
 
-def _fit_beside(beside: list[tuple["Lane", Job]]) -> None:
-    for lane, job in beside:
-        lane.take(job)
-    for _ in range(beside[0][1].training.epochs):
-        for size in beside[0][0].sizes:
-            for lane, _ in beside:
-                lane.step(size)
-        for lane, job in beside:
+def _fit_in_parallel(pairs: list[tuple["StreamTrainer", Job]]) -> None:
+    for trainer, job in pairs:
+        trainer.load(job)
+    for _ in range(pairs[0][1].training.epochs):
+        for size in pairs[0][0].sizes:
+            for trainer, _ in pairs:
+                trainer.step(size)
+        for trainer, job in pairs:
             if job.on_epoch:
-                lane.give_back(job)
+                trainer.copy_to(job)
                 job.on_epoch(job.model)
-    for lane, job in beside:
-        lane.give_back(job)
+    for trainer, job in pairs:
+        trainer.copy_to(job)
 
 
 @dataclass(frozen=True)
 class Batches:
-    """All batches of one size that a training takes, in order."""
+    """All batches of one size of a training, in order, drawn in advance."""
 
     rows: Int[Tensor, "steps B"]
     moves: Int[Tensor, "steps B moves"]
     rates: Float[Tensor, " steps"]
-    place: Int[Tensor, " one"]
-    """The next step; the step itself counts on."""
+    position: Int[Tensor, " one"]
+    """The next step; incremented by the step itself."""
 
 
-class Lane:
-    """Room for one training after another: weights, images and plans of each are written over the last one's.
+class StreamTrainer:
+    """Runs one training after another on a CUDA stream of its own, without waiting for the host.
 
-    Steps are taken on a stream of the lane's own and need nothing from outside.
+    Weights, images and batches of a new training overwrite those of the last one, so that recorded steps stay valid.
     """
 
     def __init__(self, job: Job) -> None:
@@ -92,28 +92,28 @@ class Lane:
         self.images, self.labels = (torch.empty_like(part, device=device) for part in (job.tensor, job.labels))
         self.sizes = [len(part) for part in in_batches(torch.arange(len(job.images)), job.training)]
         self.plans: dict[int, Batches] = {}
-        self.steps: dict[int, Repeated] = {}
+        self.steps: dict[int, RecordedStep] = {}
 
-    def take(self, job: Job) -> None:
-        """Makes ready for a training; all its chance is drawn now, so that nobody waits for it later."""
-        with self._usual(), torch.no_grad():
+    def load(self, job: Job) -> None:
+        """Copies in a training; all its random numbers are drawn now, so that no step waits for them."""
+        with self._on_current_stream(), torch.no_grad():
             for own, other in zip(self._tensors(), _tensors_of(job), strict=True):
                 own.copy_(other)
             torch._foreach_zero_(self.velocities)
             for size, plan in self._plans_of(job).items():
                 if size not in self.plans:
                     self.plans[size] = plan
-                    self.steps[size] = Repeated(partial(self._update, plan), self.stream)
-                for name in ("rows", "moves", "rates", "place"):
+                    self.steps[size] = RecordedStep(partial(self._update, plan), self.stream)
+                for name in ("rows", "moves", "rates", "position"):
                     getattr(self.plans[size], name).copy_(getattr(plan, name))
         self.model.train()
 
     def step(self, size: int) -> None:
         self.steps[size]()
 
-    def give_back(self, job: Job) -> None:
-        """Writes what was learned into the job's model, and leaves that in evaluation mode."""
-        with self._usual():
+    def copy_to(self, job: Job) -> None:
+        """Copies the trained weights into the job's model and sets evaluation mode."""
+        with self._on_current_stream():
             job.model.load_state_dict(self.model.state_dict())
         job.model.eval()
 
@@ -135,33 +135,33 @@ class Lane:
         }
 
     def _update(self, plan: Batches) -> None:
-        rows, moves, rate = (part.index_select(0, plan.place)[0] for part in (plan.rows, plan.moves, plan.rates))
-        shown, answers = self.present(move(self.images[rows], moves), self.labels[rows])
+        rows, moves, rate = (part.index_select(0, plan.position)[0] for part in (plan.rows, plan.moves, plan.rates))
+        inputs, targets = self.present(move(self.images[rows], moves), self.labels[rows])
         with casting(self.images.device, self.training.precision):
-            logits = self.model(shown)
+            logits = self.model(inputs)
         weights = [weight for weight, _ in self.weights]
-        gradients = torch.autograd.grad(self.training.loss(logits, answers), weights)
+        gradients = torch.autograd.grad(self.training.loss(logits, targets), weights)
         with torch.no_grad():
             torch._foreach_mul_(self.velocities, self.training.momentum)
             torch._foreach_add_(self.velocities, gradients)
-            for velocity, (weight, pull) in zip(self.velocities, self.weights, strict=True):
-                if pull:
-                    velocity.add_(weight, alpha=pull)
+            for velocity, (weight, decay) in zip(self.velocities, self.weights, strict=True):
+                if decay:
+                    velocity.add_(weight, alpha=decay)
             torch._foreach_sub_(weights, torch._foreach_mul(self.velocities, rate))
-            plan.place.add_(1)
+            plan.position.add_(1)
 
     def _tensors(self) -> list[Tensor]:
         return [self.images, self.labels, *self.model.state_dict().values()]
 
     @contextmanager
-    def _usual(self) -> Iterator[None]:
-        """The usual stream, after all that the lane did; the lane goes on after it."""
-        usual = torch.cuda.current_stream(self.images.device) if self.stream else None
-        if usual and self.stream:
-            usual.wait_stream(self.stream)
+    def _on_current_stream(self) -> Iterator[None]:
+        """Runs the block on the current stream, ordered after the trainer's earlier work and before its later work."""
+        current = torch.cuda.current_stream(self.images.device) if self.stream else None
+        if current and self.stream:
+            current.wait_stream(self.stream)
         yield
-        if usual and self.stream:
-            self.stream.wait_stream(usual)
+        if current and self.stream:
+            self.stream.wait_stream(current)
 
 
 def _tensors_of(job: Job) -> list[Tensor]:

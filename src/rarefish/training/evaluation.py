@@ -1,4 +1,4 @@
-"""How well a model does on a labeled data set."""
+"""Accuracy and recall of a model on a labeled data set."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ from rarefish.models.layers import casting, device_of, dtype_of, evaluating
 
 @dataclass(frozen=True)
 class Score:
-    """How well a model does on a data set."""
+    """Accuracy, recall per class and predictions on a data set."""
 
     accuracy: float
     recall: Float[Tensor, " C"]
-    """Share of each class's images that are recognised; NaN for a class with none."""
+    """Recall of each class; NaN for a class without images."""
     prediction: Int[Tensor, " N"]
 
 
@@ -24,7 +24,7 @@ class Score:
 def evaluate(
     model: nn.Module, data: Data, num_classes: int, reader: Reader | None = None, precision: str = "float32"
 ) -> Score:
-    """Accuracy, recall per class and predictions over a labeled data set."""
+    """Returns accuracy, recall per class and predictions on a labeled data set."""
     reader = reader or Reader(batch_size=1000, progress=False)
     device, dtype = device_of(model), dtype_of(model)
     predicted, true = [], []

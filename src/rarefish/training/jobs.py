@@ -1,4 +1,4 @@
-"""Trainings to do, and the plain way to do them."""
+"""A training as data, and functions that run one or several."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from rarefish.training.loop import Present, Share, Training, fit, show_as_is
 
 @dataclass(frozen=True)
 class Job:
-    """One training to do: what `fit()` takes."""
+    """The arguments of one call of `fit()`."""
 
     model: nn.Module
     images: Images
@@ -22,14 +22,14 @@ class Job:
     generator: torch.Generator = field(repr=False)
     present: Present = show_as_is
     on_epoch: Callable[[nn.Module], None] | None = None
-    """Hears of each finished epoch, with the model as it is then, evaluating."""
+    """Called after each epoch with the model, in evaluation mode."""
     checkpoint: Path | None = None
-    """Where `fit()` keeps what it has after each epoch."""
+    """File to which `fit()` writes its state after each epoch."""
 
     @property
     def tensor(self) -> Tensor:
-        """The images, where they are in memory."""
-        assert isinstance(self.images, Tensor), "stored images are for fit() alone"
+        """The images as a tensor, if they are in memory."""
+        assert isinstance(self.images, Tensor), "images that are not in memory can only be trained with fit()"
         return self.images
 
 
@@ -43,13 +43,13 @@ def fit_each(jobs: Sequence[Job]) -> None:
 
 
 def fit_one(job: Job, share: Share | None = None) -> None:
-    """`fit()` with what the job says."""
-    settings = (job.training, job.generator, job.present, job.on_epoch)
-    fit(job.model, job.images, job.labels, *settings, share=share, checkpoint=job.checkpoint)
+    """Calls `fit()` with the arguments of the job."""
+    arguments = (job.training, job.generator, job.present, job.on_epoch)
+    fit(job.model, job.images, job.labels, *arguments, share=share, checkpoint=job.checkpoint)
 
 
-def alike(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs in groups that agree in training settings, number of images and kind of network."""
+def group_compatible(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Groups jobs that have the same settings, shape of images and architecture, so that they can run together."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
         weights = tuple(weight.shape for weight in job.model.parameters())

@@ -1,4 +1,4 @@
-"""Training on labeled images, in memory or read as they are needed."""
+"""The training loop on labeled images, in memory or read from disk as needed; with DDP and checkpoints."""
 
 import math
 from collections.abc import Callable
@@ -15,69 +15,73 @@ from rarefish.data.lazy_images import Images, Stored, read_parts
 from rarefish.data.reader import Data, Reader
 from rarefish.errors import ArgumentError, nearest
 from rarefish.models.layers import casting, device_of, dtype_of
-from rarefish.training.checkpoints import fingerprint_of, keep_epoch, take_up
+from rarefish.training.checkpoints import fingerprint_of, resume, save_epoch
 
 Present = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(images, labels) of a batch -> what the model is shown and what it should answer."""
-
+"""Maps (images, labels) of a batch to the model's inputs and targets."""
 
 PRECISIONS = ("float32", "bfloat16")
-SMALL_REST = 8
-"""A rest of less than one part in so many of a batch is not one: of four images in 64 a ResNet lost 2 points."""
+SMALL_REMAINDER = 8
+"""A last batch smaller than 1 / SMALL_REMAINDER of the batch size is merged into the one before: with four images
+instead of 64, a ResNet lost 2 points."""
 
 
 def show_as_is(images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns images and labels unchanged."""
     return images, labels
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of one training; the defaults are the paper's for MNIST."""
+    """Settings of a training; the defaults are the paper's for MNIST."""
 
     epochs: int = 50
     batch_size: int = 25
     lr: float = 0.05
     momentum: float = 0.5
-    decay: float = 0.1
-    """The learning rate is multiplied by this …"""
-    decay_every: int = 15
-    """… after every so many epochs …"""
-    decay_at: tuple[int, ...] = ()
-    """… or after these, where any are given."""
+    gamma: float = 0.1
+    """Factor of learning rate decay."""
+    step_size: int = 15
+    """Epochs between two decays, as in `torch.optim.lr_scheduler.StepLR`."""
+    milestones: tuple[int, ...] = ()
+    """Epochs at which the learning rate decays, as in `MultiStepLR`; replaces `step_size` if given."""
     cosine: bool = False
-    """Instead it rises over the first tenth of the epochs, then falls to nothing along half a cosine."""
+    """Replaces both: linear warm-up over the first tenth of the epochs, then cosine decay to 0."""
     weight_decay: float = 0.0
-    """Pull of all weights to 0; biases and norms are left free."""
+    """L2 penalty on weights, not on biases and norms."""
     label_smoothing: float = 0.0
-    """How much of each label is shared out over all classes."""
+    """Label smoothing of the cross-entropy."""
     shift: int = 0
-    """Every image is shown shifted by up to so many pixels, differently each time; its border goes on outside."""
+    """Shift each image randomly by up to this many pixels, its border repeated outside."""
     flip: bool = False
-    """Half of the images are shown mirrored."""
+    """Mirror each image with probability 0.5."""
     precision: str = "float32"
-    """Or `bfloat16`, where that is safe."""
+    """`float32` or `bfloat16` (mixed precision)."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 0 or self.batch_size < 1 or self.lr <= 0 or self.decay_every < 1:
-            raise ArgumentError(f"Training needs epochs >= 0, batch_size and decay_every >= 1, lr > 0, not {self}.")
+        if self.epochs < 0 or self.batch_size < 1 or self.lr <= 0 or self.step_size < 1:
+            raise ArgumentError(f"Training needs epochs >= 0, batch_size and step_size >= 1, lr > 0, not {self}.")
         if self.shift < 0 or self.weight_decay < 0 or not 0 <= self.label_smoothing < 1:
-            raise ArgumentError(f"Training needs shift and weight_decay >= 0, label_smoothing from 0 to 1, not {self}.")
+            raise ArgumentError(f"Training needs shift and weight_decay >= 0 and 0 <= label_smoothing < 1, not {self}.")
         if self.precision not in PRECISIONS:
             raise ArgumentError(f"There is no precision {self.precision!r}. {nearest(self.precision, PRECISIONS)}")
 
     def lr_at(self, epoch: int) -> float:
-        """In that epoch, the first being 0."""
+        """Returns the learning rate of an epoch, counted from 0."""
         if self.cosine:
-            rising = max(self.epochs // 10, 1)
-            falling = (epoch + 0.5 - rising) / max(self.epochs - rising, 1)
-            return self.lr * min((epoch + 0.5) / rising, (1 + math.cos(math.pi * max(falling, 0))) / 2)
-        num_falls = sum(epoch >= end for end in self.decay_at) if self.decay_at else epoch // self.decay_every
-        return self.lr * self.decay**num_falls
+            warmup_epochs = max(self.epochs // 10, 1)
+            progress = (epoch + 0.5 - warmup_epochs) / max(self.epochs - warmup_epochs, 1)
+            return self.lr * min((epoch + 0.5) / warmup_epochs, (1 + math.cos(math.pi * max(progress, 0))) / 2)
+        num_decays = (
+            sum(epoch >= milestone for milestone in self.milestones) if self.milestones else epoch // self.step_size
+        )
+        return self.lr * self.gamma**num_decays
 
-    def loss(self, logits: Tensor, answers: Tensor, reduction: str = "mean") -> Tensor:
+    def loss(self, logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        """Returns the cross-entropy, computed in float32 or better."""
         return functional.cross_entropy(
             logits.to(torch.promote_types(logits.dtype, torch.float32)),
-            answers,
+            targets,
             reduction=reduction,
             label_smoothing=self.label_smoothing,
         )
@@ -85,7 +89,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of every batch is ours, where several processes train one model (DDP)."""
+    """The part of every batch that this process handles when several train one model (DDP)."""
 
     rank: int = 0
     size: int = 1
@@ -95,30 +99,33 @@ class Share:
         return 1 < self.size <= num_rows // 2
 
     def of(self, batch: Tensor) -> Tensor:
-        """Our rows; of a batch that is everyone's, all: the gradients are the same."""
+        """Returns this process's rows of a batch, or all rows if the batch is not split."""
         return batch[self.rank :: self.size] if self.splits(len(batch)) else batch
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """A model whose gradients are averaged over all processes as they are made."""
+        """Returns the model, wrapped so that gradients are averaged over all processes."""
         return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
 
     def wait(self) -> None:
-        """Until all processes are here."""
+        """Waits until all processes have reached this point."""
         if self.size > 1:
             torch.distributed.barrier()
 
-    def settle(self, model: nn.Module) -> None:
-        """Gives all processes the first one's running statistics, which each took from its own part of a batch."""
+    def sync_buffers(self, model: nn.Module) -> None:
+        """Copies the first process's running statistics to all; each computed its own from its part of the batches."""
         for buffer in model.buffers() if self.size > 1 else ():
             torch.distributed.broadcast(buffer, src=0)
 
-    def loss(self, training: Training, logits: Tensor, answers: Tensor, num_rows: int) -> Tensor:
-        """Averaged over processes, this is the mean over a batch of `num_rows` images and all that is made of them."""
+    def loss(self, training: Training, logits: Tensor, targets: Tensor, num_rows: int) -> Tensor:
+        """Returns a loss whose average over the processes is the mean over the whole batch of `num_rows` images.
+
+        `present` may have made several targets per image.
+        """
         if not self.splits(num_rows):
-            return training.loss(logits, answers)
+            return training.loss(logits, targets)
         num_own = len(range(self.rank, num_rows, self.size))
-        num_answers = len(answers) // num_own * num_rows
-        return training.loss(logits, answers, reduction="sum") * (self.size / num_answers)
+        num_targets = len(targets) // num_own * num_rows
+        return training.loss(logits, targets, reduction="sum") * (self.size / num_targets)
 
 
 def fit(
@@ -132,21 +139,23 @@ def fit(
     share: Share | None = None,
     checkpoint: Path | None = None,
 ) -> None:
-    """Trains the model in place by stochastic gradient descent; it is left in evaluation mode.
+    """Trains the model in place by stochastic gradient descent and leaves it in evaluation mode.
 
-    `present` may change a batch on its way to the model; `on_epoch` is shown the model after each epoch, evaluating.
-    `checkpoint` is written after each epoch, by the first process: the same training, started again, goes on from it
-    and ends with the weights it would have had, but for chance that a network draws itself. It is left there for the
-    caller to remove.
+    Args:
+        present: Maps (images, labels) of each batch to inputs and targets.
+        on_epoch: Called after each epoch with the model in evaluation mode.
+        checkpoint: File that the first process writes after each epoch. The same training, started again, resumes
+            from it and ends with the same weights, unless the network itself draws random numbers (dropout). The
+            caller removes the file.
     """
     device, share = device_of(model), share or Share()
     learner = share.wrap(model)
-    key = _key(model, images, labels, training, generator) if checkpoint else ""
+    key = _checkpoint_key(model, images, labels, training, generator) if checkpoint else ""
     images, labels = images.to(device) if isinstance(images, Tensor) else images, labels.to(device)
     optimizer = torch.optim.SGD(weight_groups(model, training.weight_decay), lr=training.lr, momentum=training.momentum)
-    begun = take_up(checkpoint, key, model, optimizer, generator) if checkpoint else 0
-    share.wait()  # nobody removes a checkpoint that another has still to read
-    for epoch in range(begun, training.epochs):
+    first_epoch = resume(checkpoint, key, model, optimizer, generator) if checkpoint else 0
+    share.wait()  # no process may remove a checkpoint that another has yet to read
+    for epoch in range(first_epoch, training.epochs):
         model.train()
         for group in optimizer.param_groups:
             group["lr"] = training.lr_at(epoch)
@@ -155,34 +164,36 @@ def fit(
         own = [[share.of(part) for part in parts] for parts in drawn]
         batches = read_parts(images, own[0], device, dtype_of(model))
         for batch, rows, moves, size in zip(batches, *own, sizes, strict=True):
-            shown, answers = present(move(batch, moves), labels[rows])
+            inputs, targets = present(move(batch, moves), labels[rows])
             with casting(device, training.precision):
-                logits = learner(shown)
-            loss = share.loss(training, logits, answers, size)
+                logits = learner(inputs)
+            loss = share.loss(training, logits, targets, size)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
         model.eval()
-        share.settle(model)
+        share.sync_buffers(model)
         if checkpoint and share.rank == 0:
-            keep_epoch(checkpoint, key, epoch + 1, model, optimizer, generator)
+            save_epoch(checkpoint, key, epoch + 1, model, optimizer, generator)
         if on_epoch:
             on_epoch(model)
     model.eval()
 
 
-def _key(model: nn.Module, images: Images, labels: Tensor, training: Training, generator: torch.Generator) -> str:
-    """Tells this training from others; by places in a data set, which is the same on another machine."""
-    places = images if isinstance(images, Tensor) else torch.tensor(images.index)
-    return fingerprint_of(asdict(training), places, labels, dict(model.state_dict()), generator.get_state())
+def _checkpoint_key(
+    model: nn.Module, images: Images, labels: Tensor, training: Training, generator: torch.Generator
+) -> str:
+    """Returns a hash of this training; images on disk enter by index, which is the same on every machine."""
+    content = images if isinstance(images, Tensor) else torch.tensor(images.index)
+    return fingerprint_of(asdict(training), content, labels, dict(model.state_dict()), generator.get_state())
 
 
 def weight_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """For an optimizer: weights, which are pulled to 0, and the rest."""
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    """Returns parameter groups for an optimizer: weights with weight decay, biases and norms without."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [weight for weight in learned if weight.ndim > 1], "weight_decay": weight_decay},
-        {"params": [bias for bias in learned if bias.ndim <= 1], "weight_decay": 0.0},
+        {"params": [weight for weight in trainable if weight.ndim > 1], "weight_decay": weight_decay},
+        {"params": [bias for bias in trainable if bias.ndim <= 1], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]
 
@@ -190,7 +201,7 @@ def weight_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]
 def draw_epoch(
     count: int, training: Training, generator: torch.Generator
 ) -> tuple[Int[Tensor, " N"], Int[Tensor, "N moves"]]:
-    """The order of one epoch, and how the image at each place of it is moved: (down, across, mirrored), or nothing."""
+    """Draws the order of an epoch and, per position, (shift down, shift across, mirrored), or no columns."""
     order_N = torch.randperm(count, generator=generator)
     if not (training.shift or training.flip):
         return order_N, torch.empty(count, 0, dtype=torch.long)
@@ -200,21 +211,21 @@ def draw_epoch(
 
 
 def in_batches(part: Tensor, training: Training, dim: int = 0) -> list[Tensor]:
-    """Equal batches and a rest; one too small for a norm over a batch to mean anything joins the last of them."""
+    """Splits into equal batches and a remainder, which is merged into the last batch if too small for BatchNorm."""
     count, size = part.shape[dim], training.batch_size
     sizes = [size] * (count // size) + ([count % size] if count % size else [])
-    if len(sizes) > 1 and is_little(sizes[-1], size):
+    if len(sizes) > 1 and is_small_remainder(sizes[-1], size):
         sizes[-2:] = [size + sizes[-1]]
     return list(part.split(sizes, dim=dim))
 
 
-def is_little(num_images: int, batch_size: int) -> bool:
-    """Whether so few of a batch are left that a norm over them means nothing."""
-    return num_images == 1 or num_images < batch_size / SMALL_REST
+def is_small_remainder(num_images: int, batch_size: int) -> bool:
+    """Whether a last batch has too few images for batch statistics."""
+    return num_images == 1 or num_images < batch_size / SMALL_REMAINDER
 
 
 def move(images: Float[Tensor, "N C H W"] | Tensor, moves: Int[Tensor, "N moves"]) -> Tensor:
-    """Each image shifted and mirrored as its moves say; a border goes on outside."""
+    """Returns each image shifted and mirrored by its row of `moves`; the border is repeated outside."""
     if moves.shape[1] == 0:
         return images
     height, width = images.shape[-2:]
@@ -227,5 +238,5 @@ def move(images: Float[Tensor, "N C H W"] | Tensor, moves: Int[Tensor, "N moves"
 
 
 def read_images(data: Data, index: list[int]) -> Tensor:
-    """The images at those positions as one tensor."""
+    """Reads the images at the given indices into one tensor."""
     return torch.cat([batch.images for batch in Reader(progress=False).read(data, index)])

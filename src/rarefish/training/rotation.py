@@ -1,4 +1,4 @@
-"""A start without labels: the network learns to tell by how much an image is turned (Gidaris et al., 2018)."""
+"""Self-supervised pretraining: the network predicts by how much an image was rotated (Gidaris et al., 2018)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,51 +13,54 @@ from rarefish.models.networks import with_new_classifier
 from rarefish.training.jobs import FitAll, Job, fit_each
 from rarefish.training.loop import Training
 
-ROTATION = Training(epochs=8, decay_every=3)
+ROTATION = Training(epochs=8, step_size=3)
 """The paper's settings for MNIST."""
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A network that is to be pretrained, and the images it may look at."""
+class PretrainingJob:
+    """A network to pretrain, and the images to use."""
 
     model: nn.Module
     images: Float[Tensor, "N C H W"] | Stored
     num_classes: int
-    """Of the task to come: the width of the fresh classifier."""
+    """Classes of the downstream task: the width of the new classifier."""
     generator: torch.Generator = field(repr=False)
     checkpoint: Path | None = None
-    """Where the training is kept after each epoch."""
+    """File to which the state is written after each epoch."""
 
 
 def pretrain_rotation(
-    wishes: Sequence[Wish],
+    pretraining: Sequence[PretrainingJob],
     training: Training = ROTATION,
     fit_all: FitAll = fit_each,
     on_epoch: Callable[[nn.Module], None] | None = None,
 ) -> list[nn.Module]:
-    """Copies that have learned the four-way rotation task, each with a fresh classifier.
+    """Returns copies of the models, trained on the four-way rotation task, each with a new classifier.
 
-    All four rotations of an image stand in one batch, so a batch holds four times `training.batch_size` images.
+    A batch holds all four rotations of each image, so four times `training.batch_size` images.
     """
-    jobs = [
+    trainings = [
         Job(
-            with_new_classifier(wish.model, 4, wish.generator),
-            wish.images,
-            torch.zeros(len(wish.images), dtype=torch.long),
+            with_new_classifier(job.model, 4, job.generator),
+            job.images,
+            torch.zeros(len(job.images), dtype=torch.long),
             training,
-            wish.generator,
+            job.generator,
             show_rotations,
             on_epoch,
-            wish.checkpoint,
+            job.checkpoint,
         )
-        for wish in wishes
+        for job in pretraining
     ]
-    fit_all(jobs)
-    return [with_new_classifier(job.model, w.num_classes, w.generator) for job, w in zip(jobs, wishes, strict=True)]
+    fit_all(trainings)
+    return [
+        with_new_classifier(trained.model, job.num_classes, job.generator)
+        for trained, job in zip(trainings, pretraining, strict=True)
+    ]
 
 
 def show_rotations(images: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-    """The images turned by 0, 90, 180 and 270 degrees, and by how many quarter turns each."""
-    turned = torch.cat([images.rot90(turns, (-2, -1)) for turns in range(4)])
-    return turned, torch.arange(4, device=images.device).repeat_interleave(len(images))
+    """Returns the images rotated by 0, 90, 180 and 270 degrees, and the number of quarter turns as labels."""
+    rotated = torch.cat([images.rot90(turns, (-2, -1)) for turns in range(4)])
+    return rotated, torch.arange(4, device=images.device).repeat_interleave(len(images))

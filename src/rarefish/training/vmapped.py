@@ -1,4 +1,4 @@
-"""Many small trainings as one: on a GPU a little network leaves almost all of it idle, a hundred of them do not."""
+"""Many small trainings in one batched call (`torch.func.vmap`): a single small network leaves a GPU almost idle."""
 
 from collections.abc import Sequence
 
@@ -7,45 +7,46 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from rarefish.models.layers import casting, device_of
-from rarefish.ops.cuda_graph import Repeated
-from rarefish.training.jobs import Job, alike
+from rarefish.ops.cuda_graph import RecordedStep
+from rarefish.training.jobs import Job, group_compatible
 from rarefish.training.loop import Present, Training, draw_epoch, in_batches, move
 
-PACK = 50
-"""Models in a batched call. Which kernels a GPU takes, and so how it rounds, depends on their number: with always the
-same number, a training comes out the same whichever others are beside it, and a run that is taken up again too."""
+GROUP_SIZE = 50
+"""Models per batched call. The GPU chooses its kernels, and so its rounding, by this number; keeping it constant makes
+the result of a training independent of which others run with it, also in a resumed run."""
 
 
-def fit_packed(jobs: Sequence[Job], size: int = PACK, fill: bool | None = None) -> None:
-    """Trains all models in place with one batched call a step: what `fit()` would do to each, but for rounding.
+def fit_vmapped(jobs: Sequence[Job], size: int = GROUP_SIZE, fill: bool | None = None) -> None:
+    """Trains all models in place with one batched call per step; equals `fit()` for each up to rounding.
 
-    Jobs alike go together, `size` at once. To fill a pack, the last job is repeated; on a GPU, where a few more cost
-    little, that is the rule.
+    Args:
+        size: Models per call; only compatible jobs share a call.
+        fill: Whether to repeat the last job until a group has `size` models; None: on a GPU, where that costs little.
     """
-    for group in alike(jobs):
+    for group in group_compatible(jobs):
         for first in range(0, len(group), size):
-            pack = group[first : first + size]
-            is_filled = device_of(pack[0].model).type == "cuda" if fill is None else fill
-            _fit_pack(pack, num_repeats=size - len(pack) if is_filled else 0)
+            chunk = group[first : first + size]
+            is_filled = device_of(chunk[0].model).type == "cuda" if fill is None else fill
+            _fit_chunk(chunk, num_repeats=size - len(chunk) if is_filled else 0)
 
 
-def _fit_pack(jobs: Sequence[Job], num_repeats: int) -> None:
+def _fit_chunk(jobs: Sequence[Job], num_repeats: int) -> None:
     training, device = jobs[0].training, device_of(jobs[0].model)
     places = [*range(len(jobs)), *[len(jobs) - 1] * num_repeats]
     for job in jobs:
         job.model.train()
     images, labels = (torch.stack([part.to(device) for part in parts]) for parts in zip(*_data(jobs), strict=True))
-    step = _Step([jobs[place].model for place in places], places, images, labels, training, jobs[0].present)
+    step = _BatchedStep([jobs[place].model for place in places], places, images, labels, training, jobs[0].present)
     for epoch in range(training.epochs):
         drawn = zip(*(draw_epoch(images.shape[1], training, job.generator) for job in jobs), strict=True)
         parts = [in_batches(torch.stack(part)[places].to(device), training, dim=1) for part in drawn]
         step.lr.fill_(training.lr_at(epoch))
         for rows, moves in zip(*parts, strict=True):
             step(rows, moves)
-        listening = [job for job in jobs if job.on_epoch]
-        if listening or epoch + 1 == training.epochs:
-            step.give_back([job.model for job in jobs])
-        for job in listening:
+        with_callback = [job for job in jobs if job.on_epoch]
+        if with_callback or epoch + 1 == training.epochs:
+            step.copy_to([job.model for job in jobs])
+        for job in with_callback:
             assert job.on_epoch is not None
             job.on_epoch(job.model)
     for job in jobs:
@@ -56,8 +57,8 @@ def _data(jobs: Sequence[Job]) -> list[tuple[Tensor, Tensor]]:
     return [(job.tensor, job.labels) for job in jobs]
 
 
-class _Step:
-    """One step of gradient descent with momentum for all models."""
+class _BatchedStep:
+    """A step of gradient descent with momentum for all models at once."""
 
     def __init__(
         self,
@@ -68,43 +69,43 @@ class _Step:
         training: Training,
         present: Present,
     ) -> None:
-        """`places`: which rows of images and labels each model learns from."""
+        """`places`: the row of `images` and `labels` that each model is trained on."""
         stacked, self.buffers = stack_module_state(models)
-        # Grouped convolutions, which vmap makes of ours, want the plain layout.
+        # vmap turns convolutions into grouped ones, which need the contiguous layout.
         self.parameters = {name: value.detach().clone().contiguous() for name, value in stacked.items()}
         self.velocity = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
         self.images, self.labels, self.training = images, labels, training
         self.lr = next(iter(self.parameters.values())).new_zeros(())
         self.places = torch.tensor(places, device=images.device)[:, None]
-        self.steps: dict[int, Repeated] = {}
-        skeleton = models[0]
+        self.steps: dict[int, RecordedStep] = {}
+        template = models[0]
 
         def loss(
             parameters: dict[str, Tensor], buffers: dict[str, Tensor], images: Tensor, labels: Tensor, moves: Tensor
         ) -> Tensor:
-            shown, answers = present(move(images, moves), labels)
+            inputs, targets = present(move(images, moves), labels)
             with casting(images.device, training.precision):
-                logits = functional_call(skeleton, (parameters, buffers), (shown,))
-            return training.loss(logits, answers)
+                logits = functional_call(template, (parameters, buffers), (inputs,))
+            return training.loss(logits, targets)
 
-        self.skeleton = skeleton
+        self.template = template
         self.gradients = vmap(grad(loss), randomness="different")
 
     def __call__(self, rows: Tensor, moves: Tensor) -> None:
-        """The last batch of an epoch may be smaller: it is a step of its own."""
-        self.steps.setdefault(rows.shape[1], Repeated(self._update))(rows, moves)
+        """Takes a step; batches of another size, such as the last of an epoch, are recorded separately."""
+        self.steps.setdefault(rows.shape[1], RecordedStep(self._update))(rows, moves)
 
     def _update(self, rows: Tensor, moves: Tensor) -> None:
-        self.skeleton.train()
+        self.template.train()
         images, labels = self.images[self.places, rows], self.labels[self.places, rows]
         gradients = self.gradients(self.parameters, self.buffers, images, labels, moves)
         for name, parameter in self.parameters.items():
-            pull = self.training.weight_decay if parameter.ndim > 2 else 0.0  # one dimension is the models'
-            self.velocity[name].mul_(self.training.momentum).add_(gradients[name]).add_(parameter, alpha=pull)
+            decay = self.training.weight_decay if parameter.ndim > 2 else 0.0  # the first dimension counts models
+            self.velocity[name].mul_(self.training.momentum).add_(gradients[name]).add_(parameter, alpha=decay)
             parameter.sub_(self.velocity[name] * self.lr)
 
-    def give_back(self, models: list[nn.Module]) -> None:
-        """Writes what was learned into the models, and leaves them in evaluation mode."""
+    def copy_to(self, models: list[nn.Module]) -> None:
+        """Copies the trained weights and buffers into the models and sets evaluation mode."""
         with torch.no_grad():
             for row, model in enumerate(models):
                 for name, parameter in model.named_parameters():

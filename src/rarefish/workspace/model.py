@@ -17,7 +17,7 @@ from rarefish.io import replace_whole
 from rarefish.models.layers import choose_layers, find_layers, widths_below_logits
 from rarefish.models.loading import load_model, load_weights
 from rarefish.models.preprocessing import Input, channels_of, check_outputs, input_of
-from rarefish.training.rotation import ROTATION, Wish, pretrain_rotation
+from rarefish.training.rotation import ROTATION, PretrainingJob, pretrain_rotation
 from rarefish.workspace.history import damage_of_weights, keep_weights, latest_training, model_key
 from rarefish.workspace.images import Shelf, shelve
 from rarefish.workspace.store import FILE, Store, open_store
@@ -101,5 +101,5 @@ def _pretrained(model: nn.Module, pool: Shelf, num_classes: int) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     rows = draw_some(min(ROTATED, len(pool)), len(pool), generator).tolist()
     images = torch.cat([batch.images for batch in Reader(progress=False).read(pool, rows, unreadable={})])
-    (done,) = pretrain_rotation([Wish(model, images, num_classes, generator)], ROTATION)
+    (done,) = pretrain_rotation([PretrainingJob(model, images, num_classes, generator)], ROTATION)
     return done
