@@ -95,8 +95,6 @@ TESTED_ELSEWHERE = {
     "acquisitions/vaal",
     "active_learning/oracles",
     "active_learning/task",
-    "cli/layers",
-    "cli/options",
     "data/digits",
     "data/file_listing",
     "data/image_files",

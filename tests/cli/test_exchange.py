@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from rarefish.cli.exchange import FORMS
 from rarefish.cli.main import cli
 from rarefish.errors import ArgumentError, DataError
 from rarefish.exchange import label_studio_sync as module
@@ -81,3 +82,15 @@ def test_an_import_without_a_name_adds_no_voter(tmp_path: Path) -> None:
     assert "0 labels are new" in run("import", store.folder, made, "--format", "coco").output and rows(store) == before
     run("import", store.folder, made, "--format", "coco", "--who", "imported")
     assert "imported" in {who for _, who, _, _ in answers(store)}
+
+
+def test_forms_are_those_that_there_are() -> None:
+    from rarefish.exchange.export import FORMS as OUT
+    from rarefish.exchange.import_labels import READERS
+
+    assert set(FORMS) == set(OUT) == set(READERS)
+
+
+def test_a_prefix_of_urls_is_refused_where_a_format_has_no_urls(store: Store, tmp_path: Path) -> None:
+    refused = run("export", store.folder, "--output", tmp_path / "labels.csv", "--url-prefix", "http://images/")
+    assert isinstance(refused.exception, ArgumentError) and "leave out --url-prefix" in str(refused.exception)

@@ -1,4 +1,4 @@
-"""`rarefish select` from files to files: one process, several, and bad input."""
+"""`rarefish select` in a workspace and from files to files: one process, several, and bad input."""
 
 import csv
 import os
@@ -10,12 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner, Result
 from PIL import Image
 
+from rarefish.cli.main import cli
 from rarefish.data.parquet import open_parquet, open_pool
 from rarefish.distributed.resume_folder import NAME
 from rarefish.errors import ArgumentError, DataError, ModelError
 from rarefish.models.loading import load_model
+from tests.workspaces import make_images
 
 ROOT = Path(__file__).parents[2]
 NET = """
@@ -181,3 +184,48 @@ def test_parquet_rows_are_the_files_they_came_from(folder: Path) -> None:
     (folder / "bad.parquet").write_bytes(b"nothing")
     with pytest.raises(DataError, match="not a Parquet file"):
         open_parquet([folder / "bad.parquet"], (12, 12), "L")
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    make_images(tmp_path, pool=30, trusted=6)
+    parts = ("--pool", tmp_path / "pool", "--validation", tmp_path / "validation", "--model", "lenet")
+    done = invoke("init", tmp_path / "work", *parts, "--size", "28x28", "--jobs", 1)
+    assert done.exit_code == 0, done.output
+    return tmp_path / "work"
+
+
+def test_select_in_a_workspace_takes_nothing_twice(work: Path) -> None:
+    done = invoke("select", work, "--budget", 3, "--workers", 0)
+    assert done.exit_code == 0 and "Round 1: 3 images" in done.output, done.output
+    for arguments, word in (
+        (("select", work, "--budget", 3, "--model", "lenet"), "leave out --model"),
+        (("select", "--budget", 3, "--model", "lenet"), "Name a workspace, or give --model, --pool and --validation"),
+    ):
+        assert word in str(invoke(*arguments).exception)
+
+
+@pytest.mark.parametrize(
+    "option", [("--size", "224x224"), ("--mode", "L"), ("--output", "."), ("--no-compile",), ("--strict",)]
+)
+def test_select_in_a_workspace_refuses_options_that_it_would_ignore(work: Path, option: tuple[str, ...]) -> None:
+    """Also where the value given is the default one: only what was typed counts."""
+    command = [sys.executable, "-m", "rarefish", "select", str(work), "--budget", "3", *option]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stdout == ""
+    flag = option[0].replace("--no-", "--")
+    assert done.stderr == (
+        "rarefish: With a workspace, its own model, images and image size are used, and no files are written; "
+        f"leave out {flag}.\n"
+    )
+
+
+def test_select_from_files_refuses_options_of_workspaces(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    files = ("--model", "net.py:make", "--pool", "pool", "--validation", "trusted", "--budget", 6)
+    done = invoke("select", *files, "--device", "cpu", "--json", "--trust")
+    assert "leave out --device, --trust, --json." in str(done.exception) and not (folder / "picks").exists()

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rarefish.cli.exchange import FORMS
 from rarefish.cli.main import cli, main
 from rarefish.errors import RarefishError
 from rarefish.workspace.answers import answer, take
@@ -51,16 +50,6 @@ def test_a_whole_round(work: Path) -> None:
     assert json.loads(run("evaluate", work, *QUICK, "--json").output)["recall"].keys() == set(CLASSES)
     assert run("check", work, "--deep").output == "All is well.\n"
     assert "After 9 labels the model gets" in run("report", work).output and (work / "report" / "report.html").exists()
-
-
-def test_select_in_a_workspace_takes_nothing_twice(work: Path) -> None:
-    done = run("select", work, "--budget", 3, "--workers", 0)
-    assert done.exit_code == 0 and "Round 1: 3 images" in done.output, done.output
-    for arguments, word in (
-        (("select", work, "--budget", 3, "--model", "lenet"), "leave out --model"),
-        (("select", "--budget", 3, "--model", "lenet"), "Name a workspace, or give --model, --pool and --validation"),
-    ):
-        assert word in str(run(*arguments).exception)
 
 
 def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> None:
@@ -117,13 +106,6 @@ def test_labels_out_and_in(work: Path, tmp_path: Path) -> None:
     assert again.exit_code == 0 and "0 labels are new, 4 were there already" in again.output, again.output
 
 
-def test_forms_are_those_that_there_are() -> None:
-    from rarefish.exchange.export import FORMS as OUT
-    from rarefish.exchange.import_labels import READERS
-
-    assert set(FORMS) == set(OUT) == set(READERS)
-
-
 def test_init_once_more_keeps_what_is_not_named(work: Path) -> None:
     parts = ("--pool", work.parent / "pool", "--validation", work.parent / "validation")
     run("init", work, *parts, "--people", 2, "--layers", "conv2,fc1")
@@ -165,12 +147,6 @@ def test_a_damaged_store_and_a_device_that_is_not_there_get_a_sentence(work: Pat
         (work / name).unlink(missing_ok=True)
     (work / "rarefish.db").write_bytes(b"x" * 5000)
     assert "rarefish.db is damaged" in str(run("status", work).exception)
-
-
-def test_layers() -> None:
-    done = run("layers", "lenet")
-    assert "* fc1" in done.output and "  conv1.0" in done.output
-    assert {row["name"] for row in json.loads(run("layers", "lenet", "--json").output)["layers"]} >= {"conv1", "fc1"}
 
 
 @pytest.mark.parametrize("name", sorted(cli.commands))

@@ -363,26 +363,6 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
             store.state(cell, 1)
 
 
-def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_text(
-        "from tests.experiments.small import small\nfrom dataclasses import replace\n"
-        "from rarefish.experiments.settings import Experiment\n"
-        "def bad() -> Experiment:\n    return replace(small(), imbalances=(2,))\n"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "rarefish",
-        "experiment",
-        f"{tmp_path / 'bad.py'}:bad",
-        "--output",
-        str(tmp_path / "run"),
-    ]
-    done = subprocess.run([*command, "--device", "cpu"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "rarefish: An imbalance of 2 asks for" in done.stderr.splitlines()[-1]
-
-
 def test_settings_are_kept_as_plain_text(whole: Path) -> None:
     kept = json.loads((whole / "settings.json").read_text())
     assert kept == few().to_json() | {"data": data_key(few())} and isinstance(few(), Experiment)

@@ -4,11 +4,9 @@ import csv
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from pyarrow import parquet
 
 from rarefish.active_learning.records import COLUMNS
-from rarefish.cli.main import cli
 from rarefish.errors import ArgumentError
 from rarefish.report.curves import methods_of
 from rarefish.report.experiment_page import FORMATS, comparisons, savings, write_report
@@ -47,16 +45,6 @@ def test_numbers_of_the_report(run: Path) -> None:
     assert "random" not in saved  # it never gets where we begin
     tests = {one.rival: one for one in comparisons(contents)}
     assert tests["varR K128"].difference == pytest.approx((0.2 + 0.2 + 0.1) / 3) and tests["random"].num_seeds == 3
-
-
-def test_on_the_command_line(run: Path) -> None:
-    result = CliRunner().invoke(cli, ["report", str(run), "--format", "csv"])
-    assert result.exit_code == 0, result.output
-    assert (
-        "records.csv" in result.output
-        and "fisher density L80 saves" in result.output
-        and "too few seeds" in result.output
-    )
 
 
 def test_unknown_formats_are_named(run: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a workspace gives to other tools and takes from them."""
+"""The commands `rarefish export`, `rarefish import` and `rarefish studio`."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rarefish.cli.options import json_option, tell, workspace_argument
+from rarefish.cli.options import json_option, reject_unused, tell, workspace_argument
 from rarefish.errors import ArgumentError
 from rarefish.workspace.store import Store
 
@@ -16,42 +16,52 @@ if TYPE_CHECKING:
     from rarefish.exchange.import_labels import Imported
 
 FORMS = ("csv", "imagefolder", "coco", "cvat", "label-studio", "fiftyone", "huggingface")
-"""Here once more, since looking them up would make `rarefish --help` wait for them; a test compares."""
-FEW = 5
-"""Sentences of a kind that are printed."""
+"""Repeated here because importing the table of formats would slow down `rarefish --help`; a test compares both."""
+MAX_LINES = 5
+"""Messages of one kind that are printed; the rest is only counted."""
 
 
 @click.command(name="export")
 @workspace_argument
-@click.option("--what", type=click.Choice(["picks", "labels"]), default="labels", show_default=True)
+@click.option(
+    "--what",
+    type=click.Choice(["picks", "labels"]),
+    default="labels",
+    show_default=True,
+    help="All images chosen so far, or only the labeled ones.",
+)
 @click.option("--format", "form", type=click.Choice(FORMS), default="csv", show_default=True)
 @click.option("--output", required=True, type=click.Path(path_type=Path), help="A file or, for some formats, a folder.")
-@click.option("--url-prefix", default="", help="label-studio: where the images are served. [default: local files]")
+@click.option(
+    "--url-prefix", default="", help="label-studio: URL at which the images are served. [default: local files]"
+)
 @json_option
 def export_(store: Store, what: str, form: str, output: Path, url_prefix: str, as_json: bool) -> None:
-    """Write picks or labels for another tool.
+    """Export the chosen images or the labels to the format of another tool.
 
     \b
     Example:
       rarefish export work --format coco --output labels.json
       rarefish export work --what picks --format label-studio --output tasks.json
     """
+    if form != "label-studio":
+        reject_unused(["url_prefix"], f"The format {form} contains no URLs")
     from rarefish.exchange.export import export
 
     left_out: list[str] = []
     path = str(export(store, what, form, output, url_prefix=url_prefix, tell=left_out.append).resolve())
-    found = {"path": path, "format": form, "what": what, "left_out": left_out}
-    tell(as_json, found, "\n".join([path, *some_of("left out", left_out)]))
+    result = {"path": path, "format": form, "what": what, "left_out": left_out}
+    tell(as_json, result, "\n".join([path, *first_of("left out", left_out)]))
 
 
 @click.command(name="import")
 @workspace_argument
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
 @click.option("--format", "form", type=click.Choice(FORMS), default="csv", show_default=True)
-@click.option("--who", help="Whose labels they are, where the file does not say. [default: imported]")
+@click.option("--who", help="The person who labeled, if the file does not say. [default: imported]")
 @json_option
 def import_(store: Store, source: Path, form: str, who: str | None, as_json: bool) -> None:
-    """Take labels in from another tool; the same file twice adds nothing.
+    """Import labels from another tool; importing the same file again adds nothing.
 
     \b
     Example:
@@ -60,28 +70,28 @@ def import_(store: Store, source: Path, form: str, who: str | None, as_json: boo
     from rarefish.exchange.import_labels import import_labels
 
     found = import_labels(store, form, source, who)
-    tell(as_json, asdict(found), words_of(found))
+    tell(as_json, asdict(found), import_message(found))
 
 
-def words_of(found: "Imported") -> str:
-    """What came of a file, in some lines."""
+def import_message(found: "Imported") -> str:
+    """Returns how many labels were new or known already, and those that were not imported."""
     lines = [f"{found.count} labels are new, {found.already} were there already."]
-    lines += some_of("left out", found.unknown)
-    lines += some_of("not taken, for a later answer stands", found.conflicts)
+    lines += first_of("left out", found.unknown)
+    lines += first_of("not imported, because of a later answer", found.conflicts)
     return "\n".join(lines)
 
 
-def some_of(what: str, said: Sequence[str]) -> list[str]:
-    """How many sentences there are, and some of them; nothing where there are none."""
-    if not said:
+def first_of(what: str, messages: Sequence[str]) -> list[str]:
+    """Returns a line with the number of messages, followed by the first few; nothing if there are none."""
+    if not messages:
         return []
-    more = [f"  … and {len(said) - FEW} more"] if len(said) > FEW else []
-    return [f"{len(said)} {what}:", *(f"  {sentence}" for sentence in said[:FEW]), *more]
+    more = [f"  … and {len(messages) - MAX_LINES} more"] if len(messages) > MAX_LINES else []
+    return [f"{len(messages)} {what}:", *(f"  {sentence}" for sentence in messages[:MAX_LINES]), *more]
 
 
 @click.group()
 def studio() -> None:
-    """Label with a Label Studio server, through its API.
+    """Label with a Label Studio server through its API.
 
     \b
     Example:
@@ -90,10 +100,11 @@ def studio() -> None:
 
 
 def studio_options(command: Any) -> Any:
+    """Adds the options --url, --token and --project."""
     for option in (
-        click.option("--url", required=True, help="Of the server."),
-        click.option("--token", help="[default: the variable LABEL_STUDIO_TOKEN]"),
-        click.option("--project", type=int, help="Its number. [default: the last one on that server]"),
+        click.option("--url", required=True, help="URL of the server."),
+        click.option("--token", help="API token. [default: the environment variable LABEL_STUDIO_TOKEN]"),
+        click.option("--project", type=int, help="Number of the project. [default: the last one used on that server]"),
     ):
         command = option(command)
     return command
@@ -102,47 +113,50 @@ def studio_options(command: Any) -> Any:
 @studio.command()
 @workspace_argument
 @studio_options
-@click.option("--new", "is_new", is_flag=True, help="Make another project. [default: only where there is none yet]")
+@click.option("--new", "is_new", is_flag=True, help="Create a new project. [default: only if there is none yet]")
 @json_option
 def push(store: Store, url: str, token: str | None, project: int | None, is_new: bool, as_json: bool) -> None:
-    """Send the images that wait for labels, with the model's guesses.
+    """Send the images that wait for labels, with the model's predictions.
 
     \b
     Example:
       rarefish studio push work --url http://localhost:8080
     """
-    from rarefish.exchange import label_studio_sync as server
+    from rarefish.exchange import label_studio_sync
 
     if is_new and project is not None:
-        raise ArgumentError(f"--new makes a project, --project {project} takes one that is there. Leave one out.")
+        raise ArgumentError(f"--new creates a project and --project {project} names an existing one. Leave one out.")
     if project is None and not is_new:
-        project = server.last_project(store, url)
-    sent = server.push(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project)
-    words = f"{sent.sent} images sent, {sent.already} were there already: {sent.url} (project {sent.project})"
-    tell(as_json, asdict(sent), "\n".join([words, *some_of("left out", sent.left_out)]))
+        project = label_studio_sync.last_project(store, url)
+    sent = label_studio_sync.push(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project)
+    line = f"{sent.sent} images sent, {sent.already} were there already: {sent.url} (project {sent.project})"
+    tell(as_json, asdict(sent), "\n".join([line, *first_of("left out", sent.left_out)]))
 
 
 @studio.command()
 @workspace_argument
 @studio_options
 @click.option(
-    "--who", default="label-studio", show_default=True, help="Whose labels they are, where that is not known."
+    "--who",
+    default="label-studio",
+    show_default=True,
+    help="The person who labeled, if Label Studio does not say.",
 )
 @json_option
 def pull(store: Store, url: str, token: str | None, project: int | None, who: str, as_json: bool) -> None:
-    """Take in what was annotated so far.
+    """Import the annotations made so far.
 
     \b
     Example:
       rarefish studio pull work --url http://localhost:8080
     """
-    from rarefish.exchange import label_studio_sync as server
+    from rarefish.exchange import label_studio_sync
 
     if project is None:
-        project = server.last_project(store, url)
+        project = label_studio_sync.last_project(store, url)
     if project is None:
         raise ArgumentError(
-            f"Which project? Nothing was pushed to {url}. Give --project NUMBER, as its address in Label Studio has it."
+            f"No project is given. Nothing was pushed to {url}. Give --project NUMBER, as in its URL in Label Studio."
         )
-    found = server.pull(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project, who)
-    tell(as_json, asdict(found), words_of(found))
+    found = label_studio_sync.pull(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project, who)
+    tell(as_json, asdict(found), import_message(found))

@@ -1,24 +1,25 @@
-"""A model's layers, as `rarefish select` sees them."""
+"""The command `rarefish layers`."""
 
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rarefish.cli.options import allow_model, closed_at_end, json_option, tell, trust_option
-from rarefish.cli.workspace import is_workspace
-from rarefish.workspace.store import open_store
+from rarefish.cli.options import allow_model, closed_at_end, json_option, reject_unused, tell, trust_option
+from rarefish.workspace.store import is_workspace, open_store
 
 
 @click.command()
 @click.argument("model")
 @click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
-@click.option("--classes", "num_classes", type=click.IntRange(min=2), default=10, show_default=True)
-@click.option("--mode", type=click.Choice(["RGB", "L"]), help="[default: the model's]")
+@click.option(
+    "--classes", "num_classes", type=click.IntRange(min=2), default=10, show_default=True, help="Number of classes."
+)
+@click.option("--mode", type=click.Choice(["RGB", "L"]), help="Color or grayscale. [default: the model's]")
 @trust_option
 @json_option
 def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, trust: bool, as_json: bool) -> None:
-    """List the layers images can be described at; those chosen by default have a star.
+    """List the layers whose outputs can describe images; a star marks the layers chosen by default.
 
     MODEL is a name (lenet, resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:…, torchvision:… or a
     workspace.
@@ -30,7 +31,10 @@ def layers(model: str, weights: Path | None, num_classes: int, mode: str | None,
     from rarefish.workspace.model import describe_layers
 
     if is_workspace(Path(model)):
+        reject_unused(["weights", "num_classes", "mode"], "With a workspace, its own model is listed")
         allow_model(closed_at_end(open_store(Path(model))), trust)
+    else:
+        reject_unused(["trust"], "Only a workspace needs to be trusted")
     found: list[dict[str, Any]] = describe_layers(model, weights, num_classes, mode)
     width = max(len(row["name"]) for row in found)
     lines = [

@@ -1,24 +1,33 @@
-"""A workspace made, looked at and checked."""
+"""The commands of a workspace: init, status, next, label, train, evaluate, check and backup."""
 
+import json
 import os
 import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rarefish.cli.options import closed_at_end, json_option, parse_size, tell, workspace_argument
+from rarefish.cli.options import (
+    allow_model,
+    closed_at_end,
+    json_option,
+    machine_options,
+    make_running,
+    parse_size,
+    split_names,
+    tell,
+    trust_option,
+    workspace_argument,
+)
+from rarefish.cli.select import round_message, select_round
 from rarefish.errors import ArgumentError, DataError
 from rarefish.workspace.store import FILE, Store, check_classes, create_store, is_workspace, open_store
 
 if TYPE_CHECKING:
     from rarefish.workspace.indexing import Indexed
-
-import json
-from collections.abc import Sequence
-from contextlib import ExitStack
-
-from rarefish.cli.options import allow_model, machine_options, trust_option
 
 REASONS = {
     "duplicate": "are copies of others",
@@ -34,28 +43,28 @@ REASONS = {
     "--validation",
     required=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A folder with one folder a class, or a CSV (path, label).",
+    help="A folder with one folder per class, or a CSV (path, label).",
 )
-@click.option("--classes", help="Names, with commas between. [default: those of the validation set]")
+@click.option("--classes", help="Class names separated by commas. [default: those of the validation set]")
 @click.option("--model", help="lenet, resnet18 …, FILE.py:FUNCTION, module:function, timm:…, torchvision:…")
 @click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
 @click.option(
     "--start",
     type=click.Choice(["random", "rotation"]),
-    help="Without weights: at random, or after learning to tell rotations of pool images. [default: random]",
+    help="Initial weights, without --weights: random, or pretrained on rotated pool images. [default: random]",
 )
-@click.option("--size", help="HEIGHTxWIDTH that images are brought to. [default: the model's]")
-@click.option("--mode", type=click.Choice(["RGB", "L"]), help="Colour or gray. [default: the model's]")
-@click.option("--layers", help="Names, with commas between. [default: chosen]")
-@click.option("--people", type=click.IntRange(1, 20), help="Answers each image needs. [default: 1]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes that read images. [default: the cores]")
+@click.option("--size", help="HEIGHTxWIDTH that images are resized to. [default: the model's]")
+@click.option("--mode", type=click.Choice(["RGB", "L"]), help="Color or grayscale. [default: the model's]")
+@click.option("--layers", help="Layer names separated by commas. [default: chosen automatically]")
+@click.option("--people", type=click.IntRange(1, 20), help="Number of people who label each image. [default: 1]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes that read images. [default: one per core]")
 @json_option
 def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_json: bool, **how: Any) -> None:
-    """Make a workspace: index the images, name the classes and the model.
+    """Create a workspace: index the images, name the classes and the model.
 
-    Every image is read once: copies, unreadable files and images that are in the validation set too are left out and
-    reported. The same command on a workspace that is there takes in what is new, or changes the model. Files that were
-    moved or renamed are recognized by their content and keep their labels. Images stay where they are.
+    Every image is read once: copies, unreadable files and images that are also in the validation set are left out and
+    reported. On an existing workspace, the same command adds new images or changes the model. Files that were moved or
+    renamed are recognized by their content and keep their labels. Images stay where they are.
 
     \b
     Example:
@@ -71,7 +80,7 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
         raise DataError(f"{pool} has no images.")
     before = closed_at_end(open_store(workspace)) if is_workspace(workspace) else None
     known = before.classes() if before else name_classes(validation, trusted)
-    names = [name.strip() for name in classes.split(",")] if classes else known
+    names = list(split_names(classes)) if classes else known
     check_classes(names)
     check_labels(trusted, names)
     settings = new_settings(before.settings() if before else {}, how)
@@ -95,32 +104,42 @@ def init(workspace: Path, pool: Path, validation: Path, classes: str | None, as_
     if not (seen.taken and found.taken):
         raise DataError(f"No image of {pool if seen.taken else validation} can be used.")
     empty = sorted(set(names) - {f.label for f in trusted})
-    words = [
+    lines = [
         f"{seen.taken:,} validation images of {len(names)} classes, {found.taken:,} pool images: {workspace.resolve()}",
-        *describe("validation", seen),
-        *describe("pool", found),
-        *([f"  Classes without a validation image, which cannot be asked for: {', '.join(empty)}"] if empty else []),
+        *left_out_lines("validation", seen),
+        *left_out_lines("pool", found),
+        *(
+            [f"  Classes without a validation image, for which rarefish cannot search: {', '.join(empty)}"]
+            if empty
+            else []
+        ),
         f"Next: rarefish next {workspace}",
     ]
-    told = {"validation": _plain(seen), "pool": _plain(found), "classes": names, "workspace": str(workspace.resolve())}
-    tell(as_json, told, "\n".join(words))
+    result = {
+        "validation": _plain(seen),
+        "pool": _plain(found),
+        "classes": names,
+        "workspace": str(workspace.resolve()),
+    }
+    tell(as_json, result, "\n".join(lines))
 
 
 def new_settings(before: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
-    """What the store is to keep: what was given and, of the same model, what was there before."""
+    """Returns the settings to store: those given now and, for the same model, those stored before."""
     address = how["model"]
     if address and address.partition(":")[0].endswith(".py"):
         file, _, function = address.rpartition(":")
         address = f"{Path(file).resolve()}:{function}"
     given: dict[str, Any] = {"model": address, "mode": how["mode"], "start": how["start"]}
     given["size"] = list(parse_size(how["size"])) if how["size"] else None
-    given["layers"] = [name.strip() for name in how["layers"].split(",")] if how["layers"] else None
+    given["layers"] = list(split_names(how["layers"])) if how["layers"] else None
     given["weights"] = str(how["weights"].resolve()) if how["weights"] else None
     is_same = not address or address == before.get("model")
     return {name: value or (before.get(name) if is_same else None) for name, value in given.items()}
 
 
-def describe(part: str, found: "Indexed") -> list[str]:
+def left_out_lines(part: str, found: "Indexed") -> list[str]:
+    """Returns one line per reason for which images were left out."""
     return [
         f"  {count:,} of the {part} {REASONS[state]} and were left out, such as {some[0]}"
         for state, (count, some) in found.left_out.items()
@@ -136,7 +155,7 @@ def _plain(found: "Indexed") -> dict[str, Any]:
 @workspace_argument
 @json_option
 def status(store: Store, as_json: bool) -> None:
-    """Show how far a workspace is: rounds, labels, trainings, what to do next.
+    """Show the progress of a workspace: rounds, labels, trainings and the next step.
 
     \b
     Example:
@@ -149,26 +168,27 @@ def status(store: Store, as_json: bool) -> None:
 
 
 def status_lines(found: dict[str, Any]) -> list[str]:
+    """Returns the text of `rarefish status` for the summary of a workspace."""
     state, lines = found["progress"], []
     for made in found["rounds"]:
-        bought = sorted(zip(made["bought"], found["classes"], strict=True), reverse=True)
-        what = ", ".join(f"{name} ×{count}" for count, name in bought[:8] if count)
-        lines.append(f"round {made['number']}: {made['labeled']} of {made['picks']} labeled ({what or 'none'})")
+        counts = sorted(zip(made["bought"], found["classes"], strict=True), reverse=True)
+        per_class = ", ".join(f"{name} ×{count}" for count, name in counts[:8] if count)
+        lines.append(f"round {made['number']}: {made['labeled']} of {made['picks']} labeled ({per_class or 'none'})")
     for done in found["trainings"]:
         balanced = f", mean recall {done['balanced']:.1%}" if done["balanced"] is not None else ""
         lines.append(f"trained on {done['labels_spent']} labels: accuracy {done['accuracy']:.1%}{balanced}")
     people = ", ".join(f"{who} {count}" for who, count in state["by_person"].items())
     lines.append(f"{state['open']} of {state['asked']} images wait for labels; answers: {people or 'none yet'}")
     if state["split"]:
-        lines.append(f"{state['split']} images are labeled differently by different people")
+        lines.append(f"{state['split']} images have different labels from different people")
     if found["outlook"]:
         lines.append(found["outlook"])
-    lines.append(f"{found['unlabeled']:,} pool images were never asked about. Next: {next_step(found)}")
+    lines.append(f"{found['unlabeled']:,} pool images were never chosen for labeling. Next: {next_step(found)}")
     return lines
 
 
 def next_step(found: dict[str, Any]) -> str:
-    """select, label or train: the obvious one."""
+    """Returns the next step for a workspace: select, label or train."""
     if found["progress"]["open"]:
         return "label"
     return "train" if found["progress"]["settled"] and not found["is_trained"] else "select"
@@ -181,8 +201,8 @@ def next_step(found: dict[str, Any]) -> str:
 def backup(store: Store, target: Path, as_json: bool) -> None:
     """Copy a workspace to a new folder: all labels, rounds and trained models.
 
-    Works at any time, also while people are labeling, and has every label that was acknowledged before it started. The
-    copy is verified and is a workspace itself. Images are not copied: the workspace refers to them where they are.
+    Works at any time, also while people are labeling, and contains every label that was saved before it started. The
+    copy is verified and is itself a workspace. Images are not copied: the workspace refers to the original files.
 
     \b
     Example:
@@ -191,10 +211,10 @@ def backup(store: Store, target: Path, as_json: bool) -> None:
     from rarefish.workspace.backup import back_up
 
     done = back_up(store, target)
-    told = {"path": str(done.folder), "labels": done.labels, "models": done.models, "missing": list(done.missing)}
-    words = [f"{done.labels:,} labels and {done.models} models: {done.folder}"]
-    words += [f"The weights models/{name} are gone and were left out; train again." for name in done.missing]
-    tell(as_json, told, "\n".join(words))
+    result = {"path": str(done.folder), "labels": done.labels, "models": done.models, "missing": list(done.missing)}
+    lines = [f"{done.labels:,} labels and {done.models} models: {done.folder}"]
+    lines += [f"The weights models/{name} are missing and were left out; train again." for name in done.missing]
+    tell(as_json, result, "\n".join(lines))
 
 
 @click.command()
@@ -202,7 +222,7 @@ def backup(store: Store, target: Path, as_json: bool) -> None:
 @click.option("--deep", is_flag=True, help="Read every image again and compare its hash.")
 @json_option
 def check(store: Store, deep: bool, as_json: bool) -> None:
-    """Verify a workspace: the file, the labels, the models, the images. Exit status 1 where something is wrong.
+    """Verify a workspace: the database, the labels, the models and the images. Exit status 1 if there are problems.
 
     \b
     Example:
@@ -210,45 +230,33 @@ def check(store: Store, deep: bool, as_json: bool) -> None:
     """
     from rarefish.workspace.verification import verify
 
-    wrong, notes = verify(store, deep), list[str]()
+    problems, notes = verify(store, deep), list[str]()
     store.close()
     if store.has_wal():
         notes.append(
-            f"Another process has the workspace open: {FILE}-wal may hold labels that {FILE} lacks. A copy by hand "
-            "must contain both files and the folder models; `rarefish backup` makes a whole one at any time."
+            f"Another process has the workspace open: {FILE}-wal may hold labels that {FILE} lacks. A manual copy "
+            "must contain both files and the folder models; `rarefish backup` makes a complete copy at any time."
         )
-    tell(as_json, {"wrong": wrong, "notes": notes}, "\n".join([*(wrong or ["All is well."]), *notes]))
-    sys.exit(1 if wrong else 0)
+    tell(as_json, {"wrong": problems, "notes": notes}, "\n".join([*(problems or ["All is well."]), *notes]))
+    sys.exit(1 if problems else 0)
 
 
-def report_work(folder: Path, output: Path | None, as_json: bool) -> None:
-    """`rarefish report WORKSPACE`."""
-    from rarefish.data.image_io import printable
-    from rarefish.report.workspace_page import headline, rare_of, write_work_report
-    from rarefish.workspace.summary import summarize
-
-    if output is None and not os.access(folder, os.W_OK):
-        raise ArgumentError(
-            f"{folder} can only be read, so the report cannot be put there. Name a folder: --output DIR"
-        )
-    store = closed_at_end(open_store(folder))
-    path = write_work_report(store, output or folder / "report", f"rarefish report {printable(str(folder))}")
-    found = summarize(store)
-    sentence = headline(found, *rare_of(found))
-    tell(as_json, {"path": str(path.resolve()), "sentence": sentence}, f"{path.resolve()}\n{sentence}")
-
-
-def course_options(command: Any) -> Any:
+def training_options(command: Any) -> Any:
+    """Adds the options of a training: --epochs, --lr, --optimizer, --patience, --flips, --balanced and --seed."""
     for option in (
-        click.option("--epochs", type=click.IntRange(min=1), help="At most. [default: more for fewer labels]"),
+        click.option(
+            "--epochs", type=click.IntRange(min=1), help="Maximum number of epochs. [default: more for fewer labels]"
+        ),
         click.option("--lr", type=float, help="Learning rate. [default: 0.001]"),
         click.option("--optimizer", type=click.Choice(["adamw", "sgd"]), help="[default: adamw]"),
         click.option(
-            "--patience", type=click.IntRange(min=1), help="Epochs without a gain on validation. [default: a quarter]"
+            "--patience",
+            type=click.IntRange(min=1),
+            help="Epochs without improvement on the validation set before stopping. [default: a quarter of --epochs]",
         ),
-        click.option("--flips/--no-flips", default=None, help="Mirror images now and then. [default: yes]"),
-        click.option("--balanced/--no-balanced", default=None, help="Show all classes equally often. [default: yes]"),
-        click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True),
+        click.option("--flips/--no-flips", default=None, help="Flip images horizontally at random. [default: yes]"),
+        click.option("--balanced/--no-balanced", default=None, help="Sample all classes equally often. [default: yes]"),
+        click.option("--seed", type=click.IntRange(0, 2**62), default=0, show_default=True, help="Random seed."),
     ):
         command = option(command)
     return command
@@ -256,15 +264,15 @@ def course_options(command: Any) -> Any:
 
 @click.command()
 @workspace_argument
-@course_options
+@training_options
 @machine_options
 @trust_option
 @json_option
 def train(store: Store, as_json: bool, **how: Any) -> None:
     """Train the workspace's model on all labels so far.
 
-    From the first weights, on the labels that people agree on; the epoch that does best on the validation set is kept.
-    A run that was killed goes on where it stopped.
+    Starts from the initial weights and uses the labels that people agree on; keeps the weights of the epoch that is
+    best on the validation set. The same command resumes a run that was killed.
 
     \b
     Example:
@@ -272,10 +280,11 @@ def train(store: Store, as_json: bool, **how: Any) -> None:
     """
     done = run_training(store, how)
     classes, recall = store.classes(), json.loads(done["recall"])
-    tell(as_json, {**done, "recall": recall}, training_words(done, classes, recall))
+    tell(as_json, {**done, "recall": recall}, training_message(done, classes, recall))
 
 
 def run_training(store: Store, how: dict[str, Any]) -> dict[str, Any]:
+    """Trains the workspace's model and returns the row of the training."""
     from rarefish.workspace.actions import course_for, learn
 
     allow_model(store, how["trust"])
@@ -286,31 +295,29 @@ def run_training(store: Store, how: dict[str, Any]) -> dict[str, Any]:
     return learn(store, course_for(store, given, running), seed=how.get("seed", 0), running=running)
 
 
-def training_words(done: dict[str, Any], classes: list[str], recall: list[float | None]) -> str:
+def training_message(done: dict[str, Any], classes: list[str], recall: list[float | None]) -> str:
+    """Returns a sentence with the accuracy, the mean recall and the classes with the lowest recall."""
     known = [(value, name) for value, name in zip(recall, classes, strict=True) if value is not None]
     worst = ", ".join(f"{name} {value:.0%}" for value, name in sorted(known)[:5])
     mean = sum(value for value, _ in known) / max(1, len(known))
-    found = f"accuracy {done['accuracy']:.1%}, mean recall {mean:.1%}; least: {worst}"
+    scores = f"accuracy {done['accuracy']:.1%}, mean recall {mean:.1%}; lowest: {worst}"
     lost = json.loads(done["how"]).get("left_out", [])
-    without = f", but for {len(lost)} whose image cannot be read, such as {lost[0]}" if lost else ""
-    return f"Trained on {done['labels_spent']} labels{without}. On the validation set: {found}."
-
-
-def make_running(how: dict[str, Any]) -> Any:
-    from rarefish.workspace.actions import Running
-
-    kept = {key: how[key] for key in ("device", "workers", "batch_size", "shard") if how.get(key) is not None}
-    return Running(**kept)
+    without = f", except {len(lost)} whose image cannot be read, such as {lost[0]}" if lost else ""
+    return f"Trained on {done['labels_spent']} labels{without}. On the validation set: {scores}."
 
 
 @click.command()
 @workspace_argument
-@click.option("--data", type=click.Path(exists=True, path_type=Path), help="Another labeled folder or CSV.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, path_type=Path),
+    help="Another labeled folder or CSV. [default: the validation set]",
+)
 @machine_options
 @trust_option
 @json_option
 def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None:
-    """Show how well the latest model does, on the validation set or on a test set of your own.
+    """Show the accuracy and recall of the latest model, on the validation set or on your own test set.
 
     \b
     Example:
@@ -334,10 +341,12 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
 
 @click.command()
 @workspace_argument
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[default: a free one]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. [default: any free port]")
 @click.option(
-    "--allow-remote", is_flag=True, help="Other addresses than this machine's own; the token is the only key."
+    "--allow-remote",
+    is_flag=True,
+    help="Allow an address that other machines can reach; only the token protects the page.",
 )
 @click.option(
     "--token-file",
@@ -345,13 +354,18 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
     help="File with a token to use instead of a random one. [default: the variable RAREFISH_TOKEN]",
 )
 @click.option(
-    "--person", "people", multiple=True, help="A link of its own for each of these people, which proves who labels."
+    "--person",
+    "people",
+    multiple=True,
+    help="Create a personal link that identifies this person's labels. Can be repeated.",
 )
-@click.option("--name", "names", multiple=True, help="Another name of this machine, of a proxy for instance.")
+@click.option(
+    "--name", "names", multiple=True, help="Another host name to accept, such as that of a proxy. Can be repeated."
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @json_option
 def label(store: Store, open_page: bool, as_json: bool, **how: Any) -> None:
-    """Label what the last rounds chose, in the browser, by keyboard. Ends with ctrl+c; every answer is kept at once.
+    """Label the chosen images in the browser, by keyboard. Stop with ctrl+c; every answer is saved immediately.
 
     \b
     Example:
@@ -370,15 +384,16 @@ def run_page(
     people: Sequence[str] = (),
     **how: Any,
 ) -> None:
+    """Serves the labeling page until ctrl+c."""
     if open_page and len(people) > 1:
         raise ArgumentError(
-            f"--open opens one link, and there are {len(people)}. Leave it out, and open them yourself."
+            f"--open opens a single link, but there are {len(people)}. Leave out --open and open the links yourself."
         )
     try:
         from rarefish.labeling.redirect import redirect_file
         from rarefish.labeling.server import serve
     except ModuleNotFoundError as error:
-        raise ArgumentError("The labeling page needs two packages: pip install 'rarefish[label]'.") from error
+        raise ArgumentError("The labeling page needs more packages: pip install 'rarefish[label]'.") from error
 
     from rarefish.workspace.summary import summarize
 
@@ -397,7 +412,7 @@ def run_page(
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token from a file, else from the environment: a command line can be read by everybody on the machine."""
+    """Returns the token from a file or else the environment: every user of the machine can read a command line."""
     if file is not None:
         return file.read_text(encoding="utf-8", errors="replace").strip()
     return os.environ.get("RAREFISH_TOKEN") or None
@@ -405,13 +420,13 @@ def read_token(file: Path | None) -> str | None:
 
 @click.command(name="next")
 @workspace_argument
-@click.option("--budget", type=click.IntRange(min=1), default=100, show_default=True, help="Images of a new round.")
-@click.option("--open", "open_page", is_flag=True, help="Where labeling is next: open the page in the browser.")
+@click.option("--budget", type=click.IntRange(min=1), default=100, show_default=True, help="Images in a new round.")
+@click.option("--open", "open_page", is_flag=True, help="If the next step is labeling: open the page in the browser.")
 @machine_options
 @trust_option
 @json_option
 def next_(store: Store, budget: int, open_page: bool, as_json: bool, **how: Any) -> None:
-    """Do the obvious next step: select a round, label it, or train on it.
+    """Do the next step: select a round, label it, or train on it.
 
     \b
     Example:
@@ -430,36 +445,7 @@ def next_(store: Store, budget: int, open_page: bool, as_json: bool, **how: Any)
     elif step == "train":
         done = run_training(store, how)
         recall = json.loads(done["recall"])
-        tell(as_json, {"step": step, **done}, training_words(done, store.classes(), recall))
+        tell(as_json, {"step": step, **done}, training_message(done, store.classes(), recall))
     else:
-        number = run_selection(store, budget, how)
-        tell(as_json, {"step": step, "round": number}, selection_words(store, number))
-
-
-def select_round(workspace: Path, own: dict[str, Any], options: dict[str, Any]) -> None:
-    """`rarefish select WORKSPACE`: what the workspace knows cannot be given once more."""
-    twice = [name for name, given in own.items() if given]
-    twice += [f"--{name}" for name in ("weights", "strict", "compile") if options[name]]
-    if twice:
-        raise ArgumentError(f"A workspace has its own; leave out {', '.join(twice)}, or the workspace.")
-    store = closed_at_end(open_store(workspace))
-    layers = tuple(name.strip() for name in options["layers"].split(",")) if options["layers"] else None
-    number = run_selection(store, options["budget"], {**options, "layers": layers})
-    if number:
-        tell(options["as_json"], {"round": number}, selection_words(store, number))
-
-
-def run_selection(store: Store, budget: int, how: dict[str, Any]) -> int:
-    from rarefish.workspace.actions import choose_round
-
-    allow_model(store, how["trust"])
-    kept = {key: how[key] for key in ("labels", "layers") if how.get(key)}
-    return choose_round(store, budget, running=make_running(how), **kept)
-
-
-def selection_words(store: Store, number: int) -> str:
-    with store.reading() as connection:
-        row = connection.execute("SELECT how FROM round WHERE number = ?", (number,)).fetchone()
-        (count,) = connection.execute("SELECT count(*) FROM pick WHERE round = ?", (number,)).fetchone()
-    notes = json.loads(row["how"])["notes"]
-    return "\n".join([*notes, f"Round {number}: {count} images wait for labels. Next: rarefish label {store.folder}"])
+        number = select_round(store, budget, how)
+        tell(as_json, {"step": step, "round": number}, round_message(store, number))
