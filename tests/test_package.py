@@ -117,14 +117,6 @@ TESTED_ELSEWHERE = {
     "experiments/initial_models",
     "experiments/recipes",
     "experiments/run_folder",
-    "labeling/api",
-    "labeling/images",
-    "labeling/request_fields",
-    "workspace/history",
-    "workspace/images",
-    "workspace/model",
-    "workspace/predictions",
-    "workspace/tracking",
 }
 """Modules whose tests still stand in another module's file; this list only ever gets shorter."""
 

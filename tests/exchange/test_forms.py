@@ -16,7 +16,6 @@ from rarefish.exchange.import_labels import import_labels
 from rarefish.exchange.names import to_folders, to_name
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
-from rarefish.workspace.tracking import LOGGERS, log_training
 from tests.exchange.labeled import answers, asked, make_labeled
 from tests.workspaces import CLASSES, make_workspace
 
@@ -192,11 +191,3 @@ def test_names() -> None:
     assert to_name(b"a\xff%\n.png") == "a%FF%25%0A.png"
     folders = to_folders(["a/b", "a:b", "..", "x" * 300, "con. "])
     assert len(set(folders.values())) == 5 and all(0 < len(name) <= 81 and "/" not in name for name in folders.values())
-
-
-def test_a_training_is_logged_where_something_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-    monkeypatch.setitem(LOGGERS, "json", lambda *given: seen.append(given))
-    training = {"round": 2, "labels_spent": 40, "accuracy": 0.5, "recall": "[0.25, null, NaN]", "counts": "[1, 0]"}
-    assert "json" in log_training(tmp_path, training)
-    assert seen == [(tmp_path, {"accuracy": 0.5, "round": 2.0, "recall/0": 0.25}, 40)]

@@ -27,6 +27,7 @@ serve(store, port=int(port), token=token or None, people=people, on_ready=tell, 
 assert "torch" not in sys.modules
 """
 TOKEN = "a-token-for-tests"
+TICKET = "ticket-0000"
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.page import NEXT, NEXT_LATE, measure
 
+from rarefish.labeling.workers import remembered
 from rarefish.workspace.answers import progress, votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import Client, Running, running
@@ -117,3 +118,14 @@ def test_the_measurement_works(tmp_path: Path) -> None:
     found = measure(picks=50, answers=10, folder=tmp_path)
     assert [one["name"].split(",")[0] for one in found] == [NEXT, NEXT_LATE, "/api/answer", "/api/progress"]
     assert all(0 < one["value"] < 5000 and one["unit"] == "ms" and one["floor"] is None for one in found)
+
+
+def test_a_value_is_remembered_for_a_while() -> None:
+    calls = []
+    look = remembered(lambda: calls.append(1) or len(calls), lasts_s=30.0)
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert look() == 1 and remembered(lambda: 5, lasts_s=-1.0)() == 5

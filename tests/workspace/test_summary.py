@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rarefish.errors import WorkspaceError
 from rarefish.workspace.answers import answer, take
-from rarefish.workspace.history import Chosen, add_round, add_training, latest_training
+from rarefish.workspace.history import add_training
 from rarefish.workspace.summary import summarize
 from tests.workspaces import make_workspace
 
@@ -25,15 +24,3 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert [training["balanced"] for training in found["trainings"]] == pytest.approx([0.5, 0.65, 0.7, 0.75])
     assert found["progress"]["open"] == 1 and found["progress"]["settled"] == 5 and found["unlabeled"] == 6
     assert found["outlook"].startswith("The next 100 labels should add ")
-
-
-def test_a_round_is_whole_and_no_image_is_asked_twice(tmp_path: Path) -> None:
-    store = make_workspace(tmp_path, pool=6, trusted=1, picks=2)
-    with store.reading() as connection:
-        ids = [i for (i,) in connection.execute("SELECT id FROM image WHERE part = 'pool' ORDER BY id")]
-    fresh = [Chosen(image, None, None, 1.0, 0, ((0, 0.9), (1, 0.1))) for image in ids[2:4]]
-    assert add_round(store, fresh, {"pool_mix": [0.8, 0.1, 0.1]}) == 2
-    with pytest.raises(WorkspaceError, match="Another process has made a round meanwhile"):
-        add_round(store, [Chosen(ids[4], None, None, 1.0, 0, ()), fresh[0]], {})
-    assert [(r["number"], r["picks"]) for r in summarize(store)["rounds"]] == [(1, 2), (2, 2)]
-    assert summarize(store)["mix"]["pool"] == [0.8, 0.1, 0.1] and latest_training(store) is None
