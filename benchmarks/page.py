@@ -23,7 +23,7 @@ from typing import Any
 import starlette
 import uvicorn
 
-from rarefish.labeling.server import identity, listen, make_app
+from rarefish.labeling.server import listen, make_app
 from rarefish.labeling.tokens import make_keys
 from rarefish.workspace.store import Store, create_store, now
 
@@ -58,7 +58,7 @@ def make_queue(folder: Path, picks: int) -> Store:
 @contextmanager
 def served(store: Store) -> Iterator[HTTPConnection]:
     bound = listen(store, "127.0.0.1", 0)
-    app = make_app(store, make_keys(TOKEN, identity(store)), ("127.0.0.1",))
+    app = make_app(store, make_keys(TOKEN, store.identity()), ("127.0.0.1",))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()

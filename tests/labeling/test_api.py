@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from rarefish.labeling.server import identity
 from rarefish.workspace.answers import settled, votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import TICKET, Client, running
@@ -15,7 +14,7 @@ def test_work_next_answer_undo(tmp_path: Path) -> None:
         client = server.client
         work = client.get("/api/work?who=Ann").json()
         assert work["classes"] == ["cat", "dog", "owl"] and work["person"] == "Ann"
-        assert work["workspace"] == identity(store) and work["progress"]["open"] == 3
+        assert work["workspace"] == store.identity() and work["progress"]["open"] == 3
         first, second = client.post("/api/next", {"who": "Ann", "count": 2}).json()["tasks"]
         assert first["center_class"] == 0 and first["guess"] == 1 and first["chances"] == [[0, 0.7], [1, 0.3]]
         held = {"who": "Ann", "count": 5, "held": [first["image"], second["image"]]}
@@ -49,7 +48,7 @@ def test_every_reply_names_the_workspace_and_the_ticket_it_confirms(tmp_path: Pa
         replies += [client.post("/api/next", {"who": "Ann"}), client.post("/api/answer", given | {"answer": "?"})]
         replies += [client.get("/api/nothing"), client.get("/image/0"), client.post("/api/next", {"who": "x" * 70_000})]
         replies += [client.ask("GET", "/api/work", headers={"Authorization": ""})]
-        assert {said["workspace"] for said in (*confirmed, *(reply.json() for reply in replies))} == {identity(store)}
+        assert {said["workspace"] for said in (*confirmed, *(reply.json() for reply in replies))} == {store.identity()}
 
 
 def test_held_images_that_others_have_are_not_kept(tmp_path: Path) -> None:

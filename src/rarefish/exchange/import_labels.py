@@ -19,7 +19,7 @@ from rarefish.exchange.formats.image_folder import read_folders
 from rarefish.exchange.formats.label_studio import read_tasks
 from rarefish.exchange.found import Found
 from rarefish.exchange.lookup import Unknown, find_class, find_image, odd_names
-from rarefish.workspace.answers import check_name, record, settled
+from rarefish.workspace.answers import check_name, find_label, find_ticket, last_label, record, settled, standing_answer
 from rarefish.workspace.store import Store, now
 
 READERS: dict[str, Callable[[Path, list[str]], Iterator[Found]]] = {
@@ -157,16 +157,15 @@ def _without_clashes(labels: list[Label]) -> tuple[list[Label], list[str]]:
 def _take(connection: sqlite3.Connection, label: Label) -> bool | str:
     """Whether it is new, or a sentence on why it was left out."""
     whose = (label.image, label.who)
-    stands = connection.execute("SELECT * FROM standing WHERE image = ? AND who = ?", whose).fetchone()
+    stands = standing_answer(connection, *whose)
     if stands and (stands["answer"], stands["class"]) == (label.answer, label.number):
         return False
-    was_here = connection.execute("SELECT 1 FROM label WHERE ticket = ?", (label.ticket,)).fetchone()
-    if was_here:
+    if find_ticket(connection, label.ticket):
         what = "answered otherwise" if stands else "taken back"
         return f"{label.where}: {label.who} has {what} since this was imported. The later answer stays."
     if stands and label.answer == "skip":
         return f"{label.where}: {label.who} has answered image {label.image}, which a skip does not take back."
-    last = connection.execute("SELECT * FROM label WHERE image = ? AND who = ? ORDER BY id DESC", whose).fetchone()
+    last = last_label(connection, *whose)
     if last and last["answer"] == "undo" and _is_undone(connection, label, last):
         return f"{label.where}: {label.who} took this back at {last['made_at']}. Answer anew, or give it a later time."
     if last and label.made_at and label.made_at < last["made_at"]:
@@ -180,5 +179,5 @@ def _is_undone(connection: sqlite3.Connection, label: Label, undo: sqlite3.Row) 
     """Whether it is from before the undo; one without a time is, if it says what was taken back."""
     if label.made_at:
         return label.made_at <= undo["made_at"]
-    was = connection.execute("SELECT answer, class FROM label WHERE id = ?", (undo["undoes"],)).fetchone()
+    was = find_label(connection, undo["undoes"])
     return (was["answer"], was["class"]) == (label.answer, label.number)

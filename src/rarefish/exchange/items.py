@@ -9,10 +9,11 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rarefish.errors import ArgumentError, DataError, nearest
-from rarefish.workspace.answers import settled
+from rarefish.workspace.answers import settled, standing_answers
+from rarefish.workspace.history import read_picks
+from rarefish.workspace.indexed_files import has_changed
 from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
-from rarefish.workspace.verification import has_changed
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,10 @@ class Item:
 LOCAL = "/data/local-files/?d="
 """Label Studio's own address of files below its document root, which must lie above the pool's folder."""
 WHAT = {
-    "picks": "1",
-    "labels": "EXISTS (SELECT 1 FROM standing WHERE standing.image = pick.image)",
+    "picks": False,
+    "labels": True,
 }
-"""Every image that was asked about, or those with an answer."""
-
-ITEMS = """
-SELECT pick.*, image.path, image.hash, image.bytes AS num_bytes, image.modified, image.width, image.height,
-center.class AS center_class FROM pick JOIN image ON image.id = pick.image
-LEFT JOIN image AS center ON center.id = pick.center
-WHERE {} ORDER BY pick.round, pick.rank
-"""
+"""What can be exported, and whether that is only images with an answer."""
 
 
 def read_items(store: Store, what: str, url_prefix: str = "") -> list[Item]:
@@ -91,10 +85,10 @@ def read_items(store: Store, what: str, url_prefix: str = "") -> list[Item]:
     prefix = url_prefix or f"{LOCAL}{quote(os.path.basename(root))}/"
     said: dict[int, list[Said]] = defaultdict(list)
     with store.reading() as connection:
-        for row in connection.execute("SELECT * FROM standing ORDER BY id"):
+        for row in standing_answers(connection):
             name = "" if row["class"] is None else classes[row["class"]]
             said[row["image"]].append(Said(row["who"], row["answer"], name, row["made_at"]))
-        rows = connection.execute(ITEMS.format(WHAT[what])).fetchall()
+        rows = read_picks(connection, only_answered=WHAT[what])
     if not rows:
         raise DataError(f"The workspace {store.folder} has no {what} yet. Run: rarefish select {store.folder}")
     return [_to_item(row, root, prefix, classes, labels.get(row["image"]), said[row["image"]]) for row in rows]

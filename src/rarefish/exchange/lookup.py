@@ -8,6 +8,14 @@ from rarefish.errors import nearest
 from rarefish.exchange.found import Found
 from rarefish.exchange.names import to_name
 from rarefish.workspace.answers import ANSWERS
+from rarefish.workspace.indexed_files import (
+    content_hashes,
+    find_by_hash,
+    find_by_paths,
+    is_picked,
+    picked_paths,
+    pool_hash,
+)
 from rarefish.workspace.indexing import show
 
 
@@ -18,7 +26,7 @@ class Unknown(Exception):  # noqa: N818 - it never leaves this package
 def odd_names(connection: sqlite3.Connection) -> dict[str, list[int]]:
     """Names in text of images that were asked about and whose paths are not plain text."""
     found: dict[str, list[int]] = defaultdict(list)
-    for image, path in connection.execute("SELECT image, path FROM pick JOIN image ON image.id = pick.image"):
+    for image, path in picked_paths(connection):
         if os.fsencode(to_name(path)) != path:
             found[to_name(path)].append(image)
     return found
@@ -38,10 +46,10 @@ def find_image(connection: sqlite3.Connection, one: Found, root: str, odd: dict[
         raise Unknown(f"{show(path[:200])} may mean the images {', '.join(map(str, sorted(there)))}.")
     else:
         raise Unknown("it names no image.")
-    if there and not _hashes(connection, {image}) & _hashes(connection, there):
+    if there and not content_hashes(connection, {image}) & content_hashes(connection, there):
         named = f"image {image}" if one.image is not None else f"the hash {one.hash[:40]}"
         raise Unknown(f"{named} and {show(path[:200])} are two images of this workspace. Keep the one that is meant.")
-    if not connection.execute("SELECT 1 FROM pick WHERE image = ?", (image,)).fetchone():
+    if not is_picked(connection, image):
         raise Unknown(f"nobody asked about image {image}. Only images that a round chose can be labeled.")
     return image
 
@@ -63,10 +71,10 @@ def find_class(one: Found, classes: list[str]) -> int | None:
 
 
 def _by_number(connection: sqlite3.Connection, image: int, hash_: str) -> int:
-    row = connection.execute("SELECT hash FROM image WHERE id = ? AND part = 'pool'", (image,)).fetchone()
-    if row is None:
+    known = pool_hash(connection, image)
+    if known is None:
         raise Unknown(f"the pool has no image {image}.")
-    if hash_ and hash_ != row["hash"]:
+    if hash_ and hash_ != known:
         raise Unknown(f"image {image} of this workspace has another content. The file belongs to another workspace.")
     return image
 
@@ -74,12 +82,10 @@ def _by_number(connection: sqlite3.Connection, image: int, hash_: str) -> int:
 def _by_hash(connection: sqlite3.Connection, hash_: str) -> int:
     if not hash_.isascii():
         raise Unknown(f"{hash_[:40]!r} is no hash.")
-    row = connection.execute(
-        "SELECT id FROM image WHERE hash = ? AND part = 'pool' ORDER BY state = 'ready' DESC, id", (hash_,)
-    ).fetchone()
-    if row is None:
+    image = find_by_hash(connection, hash_)
+    if image is None:
         raise Unknown("the pool has no image with this content.")
-    return row["id"]
+    return image
 
 
 def _by_path(connection: sqlite3.Connection, path: bytes, root: bytes, odd: dict[str, list[int]]) -> set[int]:
@@ -88,22 +94,11 @@ def _by_path(connection: sqlite3.Connection, path: bytes, root: bytes, odd: dict
         raise Unknown(f"{show(path[:200])} is no path.")
     inside = os.path.normpath(os.path.join(root, path))
     below = os.path.relpath(inside, root)
-    found = _at(connection, path, below) | set(odd.get(os.fsdecode(path), ()))
+    found = find_by_paths(connection, (path, below)) | set(odd.get(os.fsdecode(path), ()))
     if not found and below.startswith(os.path.basename(root) + b"/"):  # as seen from the folder above the pool's
-        found = _at(connection, below.partition(b"/")[2])
+        found = find_by_paths(connection, (below.partition(b"/")[2],))
     if not found and (below == b".." or below.startswith(b"../")):
         raise Unknown(f"{show(path[:200])} lies outside of the pool's folder {show(root)}.")
     if not found:
         raise Unknown(f"the pool has no image {show(path[:200])}.")
     return found
-
-
-def _hashes(connection: sqlite3.Connection, images: set[int]) -> set[str]:
-    """Of their contents: copies of one image are the same."""
-    query = "SELECT hash FROM image WHERE id = ?"
-    return {row["hash"] for image in images for row in connection.execute(query, (image,))}
-
-
-def _at(connection: sqlite3.Connection, *paths: bytes) -> set[int]:
-    query = "SELECT id FROM image WHERE part = 'pool' AND path = ?"
-    return {row["id"] for path in paths for row in connection.execute(query, (path,))}

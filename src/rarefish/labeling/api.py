@@ -169,12 +169,12 @@ async def image(desk: Desk, request: Request) -> Response:
     if not all(value.isascii() and value.isdigit() and len(value) < 19 for value in wish.values()):
         raise HTTPException(404, "An image is asked for by its number: /image/12?size=640.")
     number, size = int(wish["id"]), showing.round_up(int(wish["size"]))
-    kept = await desk.reading.run(showing.find, desk.store, number)
-    headers = {"ETag": f'"{kept.hash}-{size}"', "Cache-Control": f"private, max-age={IMAGE_LASTS_S}"}
+    file = await desk.reading.run(showing.find, desk.store, number)
+    headers = {"ETag": f'"{file.hash}-{size}"', "Cache-Control": f"private, max-age={IMAGE_LASTS_S}"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    drawn = await desk.drawing.run(showing.draw, kept, size)
-    return Response(drawn.content, media_type=drawn.kind, headers=headers)
+    drawn = await desk.drawing.run(showing.encode, file, size)
+    return Response(drawn.content, media_type=drawn.media_type, headers=headers)
 
 
 def _file(name: str, cache: str) -> Callable[[Request], Awaitable[Response]]:

@@ -1,7 +1,6 @@
-"""Images as a page shows them: looked up by id, compared with what was indexed, and drawn anew at a bounded size."""
+"""Images for the labeling page: indexed files, checked and encoded anew at a bounded size."""
 
 import os
-import stat
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -9,56 +8,40 @@ from starlette.exceptions import HTTPException
 
 from rarefish.data.image_io import open_picture
 from rarefish.errors import DataError
-from rarefish.workspace.indexing import fingerprint
+from rarefish.workspace.indexed_files import IndexedFile, find_shown, read_indexed
 from rarefish.workspace.store import Store
 
 SIZES = (160, 320, 640, 1280, 2560)
-"""Longest sides that are drawn; a wish is rounded up to one of them."""
+"""Longest sides in pixels at which images are encoded; a requested size is rounded up to one of them."""
 SMALL = 320
-"""Images up to this size lose nothing: they are sent as PNG."""
+"""Images up to this size are sent as PNG, without loss."""
 QUALITY = 88
-AT_ONCE = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-"""A pipe in a file's place must not hold the server up."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An indexed file, and where it is."""
-
-    path: bytes
-    hash: str
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """An encoded image."""
+class EncodedImage:
+    """An encoded image and its media type."""
 
     content: bytes
-    kind: str
+    media_type: str
 
 
 def round_up(size: int) -> int:
-    return next((one for one in SIZES if one >= size), SIZES[-1])
+    """The smallest available size that is at least `size`, or the largest one."""
+    return next((available for available in SIZES if available >= size), SIZES[-1])
 
 
-def find(store: Store, image: int) -> Kept:
-    """The file of an image that somebody is asked about, or that may have called for it; no other is shown."""
-    with store.reading() as connection:
-        row = connection.execute(
-            "SELECT part, path, hash, bytes FROM image WHERE id = ? "
-            "AND (part = 'validation' OR EXISTS (SELECT 1 FROM pick WHERE pick.image = image.id))",
-            (image,),
-        ).fetchone()
-    if row is None:
-        raise HTTPException(404, f"There is no image {image} to be shown.")
-    root = os.fsencode(store.settings()[f"{row['part']}_root"])
-    return Kept(os.path.join(root, row["path"]), row["hash"], row["bytes"])
+def find(store: Store, image: int) -> IndexedFile:
+    """The file of a picked or validation image; any other id is answered with status 404."""
+    found = find_shown(store, image)
+    if found is None:
+        raise HTTPException(404, f"There is no image {image} to show.")
+    return found
 
 
-def draw(kept: Kept, size: int) -> Drawn:
-    """The image with a longest side of at most `size`, as JPEG or PNG; nothing else of the file is passed on."""
-    content = read(kept)
+def encode(file: IndexedFile, size: int) -> EncodedImage:
+    """The image with a longest side of at most `size`, as JPEG or PNG without the file's metadata."""
+    content = read(file)
     try:
         picture = open_picture(BytesIO(content), "The image file")
         picture.thumbnail((size, size))
@@ -68,20 +51,18 @@ def draw(kept: Kept, size: int) -> Drawn:
     is_small = max(picture.size) <= SMALL
     encoded = BytesIO()
     picture.save(encoded, **({"format": "PNG"} if is_small else {"format": "JPEG", "quality": QUALITY}))
-    return Drawn(encoded.getvalue(), "image/png" if is_small else "image/jpeg")
+    return EncodedImage(encoded.getvalue(), "image/png" if is_small else "image/jpeg")
 
 
-def read(kept: Kept) -> bytes:
-    """The file's content, if it is what was indexed."""
+def read(file: IndexedFile) -> bytes:
+    """The file's content; a missing or changed file is answered with an error status."""
     try:
-        with os.fdopen(os.open(kept.path, AT_ONCE), "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise HTTPException(422, "The image is no file any more. Answer unsure, or skip it.")
-            content = file.read() if status.st_size == kept.bytes else b""
+        content = read_indexed(file.path, file.num_bytes, file.hash)
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise HTTPException(404, f"The image file is gone ({reason}). Put it back, or answer unsure.") from error
-    if fingerprint(content) != kept.hash:
+    if content is None and not os.path.isfile(file.path):
+        raise HTTPException(422, "The image is no longer a regular file. Answer unsure, or skip it.")
+    if content is None:
         raise HTTPException(409, "The image file was changed after it was indexed. Put it back, or answer unsure.")
     return content

@@ -2,8 +2,6 @@
 
 import asyncio
 import ipaddress
-import json
-import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -75,7 +73,7 @@ def serve(
     people = [asks.person(who) for who in people]
     for who in people:
         check_name(who)
-    keys = make_keys(token, identity(store), people)
+    keys = make_keys(token, store.identity(), people)
     with listen(store, host, port) as bound, short_log(), ending_in_order():
         number = bound.getsockname()[1]
         store.set(**{PORT_SETTING: number})
@@ -150,10 +148,3 @@ def listen(store: Store, host: str, port: int) -> socket.socket:
         except (OSError, OverflowError) as error:
             problem = error
     raise ArgumentError(f"Cannot serve at {host}, port {port}: {problem}. Take another port, or 0 for any.")
-
-
-def identity(store: Store) -> str:
-    """A name for this workspace that no other has: a page that is left open must not answer into another."""
-    with store.writing() as connection:
-        connection.execute("INSERT OR IGNORE INTO setting VALUES ('identity', ?)", (json.dumps(secrets.token_hex(8)),))
-    return store.settings()["identity"]

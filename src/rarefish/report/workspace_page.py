@@ -20,6 +20,7 @@ from rarefish.errors import DataError, WorkspaceError
 from rarefish.io import write_whole
 from rarefish.report.charts import STYLE, to_svg
 from rarefish.workspace.answers import settled
+from rarefish.workspace.history import picks_and_centers
 from rarefish.workspace.store import Store
 from rarefish.workspace.summary import summarize
 
@@ -165,13 +166,7 @@ def draw_mix(found: dict[str, Any]) -> Figure:
 def picked(store: Store, number: int, rare: list[int]) -> list[Shown]:
     """Some labeled images of a round, the best first."""
     classes, labels, settings = store.classes(), settled(store), store.settings()
-    query = (
-        "SELECT pick.image AS id, own.path AS path, center.path AS center_path, center.class AS center_class FROM pick "
-        "JOIN image AS own ON own.id = pick.image JOIN image AS center ON center.id = pick.center "
-        "WHERE pick.round = ? ORDER BY rank"
-    )
-    with store.reading() as connection:
-        rows = [row for row in connection.execute(query, (number,)) if row["id"] in labels][:SHOWN]
+    rows = [row for row in picks_and_centers(store, number) if row["id"] in labels][:SHOWN]
     pool, trusted = (os.fsencode(settings[f"{part}_root"]) for part in ("pool", "validation"))
     return [
         Shown(

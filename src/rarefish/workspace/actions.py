@@ -28,6 +28,8 @@ from rarefish.workspace.history import (
     labels_key,
     latest_training,
     model_key,
+    next_training,
+    picked_images,
 )
 from rarefish.workspace.images import Shelf, hold, shelve
 from rarefish.workspace.model import first_model, latest_model, save_weights
@@ -77,8 +79,7 @@ def _choose(
     model.to(device)
     pool, trusted = shelve(store, "pool", wanted), shelve(store, "validation", wanted)
     place = {image: row for row, image in enumerate(pool.ids)}
-    with store.reading() as connection:
-        asked = [place[image] for (image,) in connection.execute("SELECT image FROM pick") if image in place]
+    asked = [place[image] for image in picked_images(store) if image in place]
     told = {place[image]: number for image, number in settled(store).items() if image in place}
     layers = layers or store.settings().get("layers") or None
     executor = distributed.TorchrunExecutor(
@@ -156,9 +157,7 @@ def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> d
         checkpoint = store.folder / "training.pt"
         generator = torch.Generator().manual_seed(seed)
         fitted = fit_files(model, learned, known, course, generator, checkpoint=checkpoint, progress=running.progress)
-        with store.reading() as connection:
-            (number,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM training").fetchone()
-        name = f"{number:04d}-{len(labels)}-labels.pt"
+        name = f"{next_training(store):04d}-{len(labels)}-labels.pt"
         keep_weights(store, name, partial(save_weights, model))
         recall = [None if value != value else float(value) for value in fitted.recall]
         add_training(

@@ -161,7 +161,7 @@ def record(
         raise LabelError(f"An answer is one of {', '.join(ANSWERS)}, not {kind!r}.")
     if (kind == "class") != (number is not None):
         raise LabelError("A class goes with the answer 'class', and with no other.")
-    known = connection.execute("SELECT * FROM label WHERE ticket = ?", (ticket,)).fetchone()
+    known = find_ticket(connection, ticket)
     if known:
         if (known["image"], known["who"], known["answer"], known["class"]) != (image, who, kind, number):
             raise LabelError("This ticket belongs to another answer. Send each answer with a ticket of its own.")
@@ -192,7 +192,7 @@ def undo(store: Store, who: str, ticket: str) -> Task | None:
     """The image whose answer by this person was the last; it is hers again. None where there is nothing to undo."""
     check_name(who)
     with store.writing() as connection:
-        known = connection.execute("SELECT image, who, answer FROM label WHERE ticket = ?", (ticket,)).fetchone()
+        known = find_ticket(connection, ticket)
         if known and (known["who"], known["answer"]) != (who, "undo"):
             raise LabelError("This ticket belongs to an answer. Send each undo with a ticket of its own.")
         last = connection.execute("SELECT * FROM standing WHERE who = ? ORDER BY id DESC LIMIT 1", (who,)).fetchone()
@@ -208,6 +208,32 @@ def undo(store: Store, who: str, ticket: str) -> Task | None:
         _lease(connection, who, [image], time.time())
         row = connection.execute(f"{TASK} WHERE pick.image = ?", (image,)).fetchone()
     return _to_task(row)
+
+
+def standing_answers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+    """Every person's current answer to every image, in the order they were given."""
+    return connection.execute("SELECT * FROM standing ORDER BY id").fetchall()
+
+
+def standing_answer(connection: sqlite3.Connection, image: int, who: str) -> sqlite3.Row | None:
+    """This person's current answer to the image; None if there is none, or it was undone."""
+    return connection.execute("SELECT * FROM standing WHERE image = ? AND who = ?", (image, who)).fetchone()
+
+
+def last_label(connection: sqlite3.Connection, image: int, who: str) -> sqlite3.Row | None:
+    """The last row that this person's answers and undos left on the image."""
+    query = "SELECT * FROM label WHERE image = ? AND who = ? ORDER BY id DESC"
+    return connection.execute(query, (image, who)).fetchone()
+
+
+def find_label(connection: sqlite3.Connection, label: int) -> sqlite3.Row:
+    """The row of a label by its id."""
+    return connection.execute("SELECT * FROM label WHERE id = ?", (label,)).fetchone()
+
+
+def find_ticket(connection: sqlite3.Connection, ticket: str) -> sqlite3.Row | None:
+    """The row that was recorded with this ticket, if there is one."""
+    return connection.execute("SELECT * FROM label WHERE ticket = ?", (ticket,)).fetchone()
 
 
 def progress(store: Store, who: str = "") -> Progress:

@@ -1,6 +1,7 @@
 """Rounds and trainings written into a workspace, whole or not at all."""
 
 import json
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
@@ -67,6 +68,50 @@ def add_training(
                 *(json.dumps(list(recall)), json.dumps(list(counts))),
             ),
         )
+
+
+def read_round(store: Store, number: int) -> tuple[dict[str, Any], int]:
+    """How the images of a round were chosen, and how many there are."""
+    with store.reading() as connection:
+        row = connection.execute("SELECT how FROM round WHERE number = ?", (number,)).fetchone()
+        (count,) = connection.execute("SELECT count(*) FROM pick WHERE round = ?", (number,)).fetchone()
+    return json.loads(row["how"]), count
+
+
+def read_picks(connection: sqlite3.Connection, *, only_answered: bool = False) -> list[sqlite3.Row]:
+    """Every pick with its image's file and its center's class, by round and rank."""
+    return connection.execute(
+        "SELECT pick.*, image.path, image.hash, image.bytes AS num_bytes, image.modified, image.width, image.height, "
+        "center.class AS center_class FROM pick JOIN image ON image.id = pick.image "
+        "LEFT JOIN image AS center ON center.id = pick.center "
+        "WHERE NOT ? OR EXISTS (SELECT 1 FROM standing WHERE standing.image = pick.image) "
+        "ORDER BY pick.round, pick.rank",
+        (only_answered,),
+    ).fetchall()
+
+
+def picks_and_centers(store: Store, number: int) -> list[sqlite3.Row]:
+    """The picks of a round by rank, each with its path and its center's path and class."""
+    with store.reading() as connection:
+        return connection.execute(
+            "SELECT pick.image AS id, own.path AS path, center.path AS center_path, center.class AS center_class "
+            "FROM pick JOIN image AS own ON own.id = pick.image JOIN image AS center ON center.id = pick.center "
+            "WHERE pick.round = ? ORDER BY rank",
+            (number,),
+        ).fetchall()
+
+
+def next_training(store: Store) -> int:
+    """The number that the next training will have."""
+    with store.reading() as connection:
+        (number,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM training").fetchone()
+    return number
+
+
+def picked_images(store: Store) -> list[int]:
+    """Every image that a round has picked."""
+    with store.reading() as connection:
+        return [image for (image,) in connection.execute("SELECT image FROM pick")]
 
 
 def keep_weights(store: Store, name: str, write: Callable[[Path], object], *, replace: bool = True) -> None:

@@ -15,7 +15,8 @@ from rarefish.data.reader import Reader
 from rarefish.errors import DataError
 from rarefish.hashing import digest, digest_files
 from rarefish.models.preprocessing import Input
-from rarefish.workspace.indexing import fingerprint, show
+from rarefish.workspace.indexed_files import read_indexed
+from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
 
 MOST_HELD = 1_000_000_000
@@ -71,11 +72,10 @@ class Shelf:
         path, stamp = self.files[index], self.stamps[index]
         name = show(os.fsencode(path))
         try:
-            # Another size is another file; a pipe, which nothing may be read from, has the size 0.
-            content = path.read_bytes() if path.stat().st_size == stamp.bytes else b""
+            content = read_indexed(path, stamp.bytes, stamp.hash)
         except OSError as error:
             raise DataError(f"{name} cannot be read: {error.strerror}.") from error
-        if fingerprint(content) != stamp.hash:
+        if content is None:
             raise DataError(f"{name} is not the file that was indexed.")
         return decode(BytesIO(content), self.wanted.size, self.wanted.mode, name)
 

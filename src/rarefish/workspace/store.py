@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -67,6 +68,13 @@ class Store:
             connection.executemany(
                 "INSERT OR REPLACE INTO setting VALUES (?, ?)", [(name, json.dumps(v)) for name, v in values.items()]
             )
+
+    def identity(self) -> str:
+        """A random name of this workspace; with it a page that is still open never answers into another workspace."""
+        with self.writing() as connection:
+            random_name = json.dumps(secrets.token_hex(8))
+            connection.execute("INSERT OR IGNORE INTO setting VALUES ('identity', ?)", (random_name,))
+        return self.settings()["identity"]
 
     def classes(self) -> list[str]:
         """Names, in the order of the model's outputs."""

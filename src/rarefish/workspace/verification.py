@@ -6,7 +6,8 @@ from pathlib import Path
 
 from rarefish.workspace.answers import IS_OPEN
 from rarefish.workspace.history import damage_of_weights, recorded_weights
-from rarefish.workspace.indexing import fingerprint, show
+from rarefish.workspace.indexed_files import has_changed
+from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
 
 FEW = 5
@@ -88,11 +89,3 @@ def _images(store: Store, deep: bool) -> Iterator[str]:
     for sentence, found, name in kinds:
         if found:
             yield sentence.format(len(found), ", ".join(name(path) for path in found[:FEW]))
-
-
-def has_changed(path: Path, num_bytes: int, modified: int, hash_: str, deep: bool = False) -> bool:
-    """Whether a file is another than the one indexed; it is only read where its size or time says so."""
-    status = path.stat()
-    if not deep and (status.st_size, status.st_mtime_ns) == (num_bytes, modified):
-        return False
-    return status.st_size != num_bytes or fingerprint(path.read_bytes()) != hash_
