@@ -69,7 +69,7 @@ def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("status", "nowhere"), "nowhere is no workspace"),
+        (("status", "nowhere"), "nowhere is not a workspace"),
         (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,Cat"), "differ in case only"),
         (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,dog"), "not named: owl"),
         (("init", "w", "--pool", "empty", "--validation", "validation"), "empty has no images"),
@@ -92,7 +92,7 @@ def test_check_has_an_exit_status(work: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rarefish", "check", str(work), "--json"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1 and "1 images are gone" in json.loads(done.stdout)["wrong"][0]
+    assert done.returncode == 1 and "1 images are missing" in json.loads(done.stdout)["wrong"][0]
 
 
 def test_labels_out_and_in(work: Path, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_init_once_more_keeps_what_is_not_named(work: Path) -> None:
         (("--model", ":make"), "There is no ''"),
         (("--model", "broken.py:make"), "broken.py cannot be loaded: SyntaxError"),
         (("--model", "fails.py:make"), "fails.py:make failed: RuntimeError: no (fails.py, line 2)"),
-        (("--model", "lenet", "--classes", "cat,dgo,owl"), "classes that were not named: dog"),
+        (("--model", "lenet", "--classes", "cat,dgo,owl"), "unknown classes: dog"),
     ],
 )
 def test_mistakes_leave_no_workspace_behind(
@@ -142,7 +142,7 @@ def test_mistakes_leave_no_workspace_behind(
 
 
 def test_a_damaged_store_and_a_device_that_is_not_there_get_a_sentence(work: Path) -> None:
-    assert "There is no device 'cuda:99' here" in str(run("evaluate", work, "--device", "cuda:99").exception)
+    assert "The device 'cuda:99' is not available" in str(run("evaluate", work, "--device", "cuda:99").exception)
     for name in ("rarefish.db-wal", "rarefish.db-shm"):
         (work / name).unlink(missing_ok=True)
     (work / "rarefish.db").write_bytes(b"x" * 5000)
@@ -195,7 +195,7 @@ def test_names_from_files_cannot_reach_the_terminal(
     printed("export", work, "--what", "picks", "--format", "imagefolder", "--output", tmp_path / f"out{ESCAPE}")
     (tmp_path / "validation" / f"new{ESCAPE}").mkdir()
     shutil.copy(tmp_path / "pool" / "image 00001.png", tmp_path / "validation" / f"new{ESCAPE}" / "a.png")
-    assert "classes that were not named: new\\x1b" in printed("init", work, *parts)
+    assert "unknown classes: new\\x1b" in printed("init", work, *parts)
     printed("init", tmp_path / "other", *parts)
     printed("init", work, "--pool", tmp_path / f"odd{ESCAPE}.csv", "--validation", tmp_path / "validation")
     printed("status", tmp_path / f"no{ESCAPE}where")

@@ -394,7 +394,7 @@ def test_a_refused_answer_is_not_passed_over_in_silence(tmp_path: Path) -> None:
         with store.writing() as connection:
             connection.execute("DELETE FROM pick WHERE image = ?", (shown(tab),))
         tab.keyboard.press("1")
-        until(tab, lambda: "was not taken. Nobody asked about image" in tab.inner_text("#trouble"), "a word")
+        until(tab, lambda: "was not taken. No round has picked image" in tab.inner_text("#trouble"), "a word")
         assert rows(store) == [] and kept_in_browser(tab) == [], "this workspace's server said no: it is not sent again"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.page import NEXT, NEXT_LATE, measure
 
-from rarefish.labeling.workers import remembered
+from rarefish.labeling.workers import cached
 from rarefish.workspace.answers import progress, votes
 from rarefish.workspace.store import Store
 from tests.labeling.serving import Client, Running, running
@@ -122,10 +122,10 @@ def test_the_measurement_works(tmp_path: Path) -> None:
 
 def test_a_value_is_remembered_for_a_while() -> None:
     calls = []
-    look = remembered(lambda: calls.append(1) or len(calls), lasts_s=30.0)
+    look = cached(lambda: calls.append(1) or len(calls), lasts_s=30.0)
     threads = [threading.Thread(target=look) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert look() == 1 and remembered(lambda: 5, lasts_s=-1.0)() == 5
+    assert look() == 1 and cached(lambda: 5, lasts_s=-1.0)() == 5

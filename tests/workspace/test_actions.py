@@ -11,9 +11,9 @@ from rarefish.distributed.resume_folder import NAME
 from rarefish.errors import ArgumentError, DataError, ModelError, WorkspaceError
 from rarefish.training.config import Course
 from rarefish.workspace import actions as work
-from rarefish.workspace.actions import choose_round, course_for, judge, learn
+from rarefish.workspace.actions import choose_round, course_for, evaluate_model, learn
 from rarefish.workspace.answers import settled
-from rarefish.workspace.images import shelve
+from rarefish.workspace.images import open_images
 from rarefish.workspace.model import latest_model
 from rarefish.workspace.verification import verify
 from tests.workspace.small_workspace import RUNNING, label_all, small
@@ -37,7 +37,7 @@ def test_two_rounds(tmp_path: Path) -> None:
     assert done["labels_spent"] == 9 and (store.folder / "models" / done["weights"]).exists()
     assert not (store.folder / "training.pt").exists() and not (store.folder / "shards").exists()
     assert not (store.folder / NAME).exists()
-    assert judge(store, None, RUNNING).accuracy == pytest.approx(done["accuracy"])
+    assert evaluate_model(store, None, RUNNING).accuracy == pytest.approx(done["accuracy"])
     assert choose_round(store, 9, running=RUNNING) == 2
     with store.reading() as connection:
         assert connection.execute("SELECT count(DISTINCT image) FROM pick").fetchone()[0] == 18
@@ -60,11 +60,11 @@ def test_a_test_set_of_ones_own(tmp_path: Path) -> None:
     store = small(tmp_path)
     for kind, name in enumerate(CLASSES[1:], start=1):
         draw(tmp_path / "test" / name / "1.png", kind, 5)
-    score = judge(store, tmp_path / "test", RUNNING)
+    score = evaluate_model(store, tmp_path / "test", RUNNING)
     assert torch.isnan(score.recall[0]) and not torch.isnan(score.recall[1:]).any()
     draw(tmp_path / "test" / "yak" / "1.png", 1, 5)
-    with pytest.raises(ArgumentError, match="classes that the workspace has not: yak"):
-        judge(store, tmp_path / "test", RUNNING)
+    with pytest.raises(ArgumentError, match="classes that the workspace does not have: yak"):
+        evaluate_model(store, tmp_path / "test", RUNNING)
 
 
 def test_a_changed_file_is_left_out_of_a_selection(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     with pytest.raises(WorkspaceError, match="has no model yet"):
         choose_round(store, 2, running=RUNNING)
     store.set(model="lenet", mode="L")
-    with pytest.raises(WorkspaceError, match="There are no labels to learn from"):
+    with pytest.raises(WorkspaceError, match="There are no labels to train on"):
         learn(store, Course(epochs=1), running=RUNNING)
     with pytest.raises(ArgumentError, match="Cannot choose 7 images: the pool has 6 left"):
         choose_round(store, 7, running=RUNNING)
@@ -121,7 +121,7 @@ def test_fewer_labels_get_more_epochs(tmp_path: Path) -> None:
 def test_a_chosen_image_that_is_gone_before_the_round_is_written_is_left_out(tmp_path: Path) -> None:
     store = small(tmp_path)
     model, wanted = latest_model(store)
-    pool, trusted = shelve(store, "pool", wanted), shelve(store, "validation", wanted)
+    pool, trusted = open_images(store, "pool", wanted), open_images(store, "validation", wanted)
     chosen = select(model, pool, trusted, budget=5, labels="density", progress=False)
     lost = chosen.rows()[1][0]
     pool.files[lost].unlink()

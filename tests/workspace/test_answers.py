@@ -82,7 +82,7 @@ def test_answers_that_make_no_sense_change_nothing(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=3, picks=1)
     image = take(store, "ann")[0].image
     for bad, word in (
-        ((image + 1, "ann", "class", 1), "Nobody asked about image"),
+        ((image + 1, "ann", "class", 1), "No round has picked image"),
         ((image, "ann", "class", 7), "no class 7"),
         ((image, "ann", "class", None), "A class goes with"),
         ((image, "ann", "skip", 1), "A class goes with"),

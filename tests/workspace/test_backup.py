@@ -75,7 +75,7 @@ def test_what_is_there_is_not_overwritten(store: Store, tmp_path: Path) -> None:
             back_up(store, tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine" and (tmp_path / "folder" / "mine").exists()
     done = run("backup", str(store.folder), str(tmp_path / "file" / "below"))
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "was not made: File exists" in done.stderr
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "could not be made: File exists" in done.stderr
 
 
 def test_weights_that_are_gone_or_elsewhere_are_named_and_left_out(store: Store, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_damaged_workspace_gives_no_backup(store: Store, tmp_path: Path) -> No
     content = bytearray((store.folder / FILE).read_bytes())
     content[-12288:] = b"\x55" * 12288
     (store.folder / FILE).write_bytes(content)
-    with pytest.raises(WorkspaceError, match="is damaged: .* Take the last copy of it"):
+    with pytest.raises(WorkspaceError, match="is damaged: .* Restore the latest backup"):
         back_up(store, tmp_path / "copy")
     assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
 
@@ -132,5 +132,5 @@ def test_check_says_what_a_copy_must_contain(store: Store) -> None:
 def test_a_copy_of_an_interrupted_workspace_is_none(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-    with pytest.raises(WorkspaceError, match="is no workspace yet: making it was interrupted"):
+    with pytest.raises(WorkspaceError, match="is not a complete workspace, because creating it was interrupted"):
         open_store(tmp_path)

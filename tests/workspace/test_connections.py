@@ -268,7 +268,7 @@ def test_four_threads_go_on_while_the_files_beside_the_database_vanish(store: St
         time.sleep(0.02)
     store.close()
     assert told and set(told) <= labels_in(store.folder / FILE)
-    assert all("images are gone" in sentence for sentence in verify(open_store(store.folder)))
+    assert all("images are missing" in sentence for sentence in verify(open_store(store.folder)))
 
 
 def add_more(store: Store, count: int) -> None:

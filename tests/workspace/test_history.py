@@ -36,7 +36,7 @@ def test_a_round_is_whole_and_no_image_is_asked_twice(tmp_path: Path) -> None:
         ids = [i for (i,) in connection.execute("SELECT id FROM image WHERE part = 'pool' ORDER BY id")]
     fresh = [Chosen(image, None, None, 1.0, 0, ((0, 0.9), (1, 0.1))) for image in ids[2:4]]
     assert add_round(store, fresh, {"pool_mix": [0.8, 0.1, 0.1]}) == 2
-    with pytest.raises(WorkspaceError, match="Another process has made a round meanwhile"):
+    with pytest.raises(WorkspaceError, match="Another process has recorded a round in the meantime"):
         add_round(store, [Chosen(ids[4], None, None, 1.0, 0, ()), fresh[0]], {})
     assert [(r["number"], r["picks"]) for r in summarize(store)["rounds"]] == [(1, 2), (2, 2)]
     assert summarize(store)["mix"]["pool"] == [0.8, 0.1, 0.1] and latest_training(store) is None

@@ -20,7 +20,7 @@ from PIL import Image
 from rarefish.cli.main import cli
 from rarefish.data.file_listing import list_pool, list_trusted, name_classes
 from rarefish.errors import ArgumentError, DataError, WorkspaceError
-from rarefish.workspace.indexing import index, look, show
+from rarefish.workspace.indexing import index, read_image_file, show
 from rarefish.workspace.store import create_store, open_store
 from rarefish.workspace.verification import verify
 from tests.workspaces import CLASSES, draw, make_images, make_workspace
@@ -88,7 +88,7 @@ def test_manifests(tmp_path: Path) -> None:
 def test_classes_that_were_not_named_are_refused_before_any_file_is_read(tmp_path: Path) -> None:
     make_images(tmp_path, pool=1, trusted=1)
     store = create_store(tmp_path / "work", ("cat", "dog"))
-    with pytest.raises(ArgumentError, match="classes that were not named: owl"):
+    with pytest.raises(ArgumentError, match="unknown classes: owl"):
         index(store, "validation", *list_trusted(tmp_path / "validation"), shown=False)
 
 
@@ -99,14 +99,14 @@ def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
     draw(changed, 2, 999)
     gone.unlink()
     said = " ".join(verify(store))
-    assert "1 images are gone, such as image 00002.png" in said
-    assert "1 images changed since they were indexed, such as image 00001.png" in said and "00000" not in said
+    assert "1 images are missing, such as image 00002.png" in said
+    assert "1 images have changed since they were indexed, such as image 00001.png" in said and "00000" not in said
 
 
 def test_a_huge_image_is_refused_by_its_header(tmp_path: Path) -> None:
     Image.new("1", (60_000, 60_000)).save(tmp_path / "bomb.png", optimize=True)
     began = time.thread_time()
-    found = look(os.fsencode(tmp_path / "bomb.png"))
+    found = read_image_file(os.fsencode(tmp_path / "bomb.png"))
     assert found.problem and not found.width and time.thread_time() - began < 5
 
 

@@ -46,7 +46,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(("damage", "word"), [(cut, r"has [\d,]+ of [\d,]+ bytes"), (flip, "has another content")])
+@pytest.mark.parametrize(("damage", "word"), [(cut, r"has [\d,]+ of [\d,]+ bytes"), (flip, "has different content")])
 def test_damaged_weights_are_found_and_not_used(tmp_path: Path, damage: Callable[[Path], None], word: str) -> None:
     store = small(tmp_path, start="rotation")
     choose_round(store, 6, running=RUNNING)

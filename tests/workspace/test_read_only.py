@@ -71,4 +71,4 @@ def test_labels_that_cannot_be_merged_where_nothing_can_be_written_are_not_overl
     (store.folder / f"{FILE}-shm").unlink()
     done = run_read_only(store.folder, "status", str(store.folder))
     assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert f"copy {FILE} and {FILE}-wal to a folder you may write to" in done.stderr
+    assert f"copy {FILE} and {FILE}-wal to a writable folder" in done.stderr

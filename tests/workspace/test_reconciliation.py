@@ -19,9 +19,9 @@ from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.errors import DataError
 from rarefish.models.preprocessing import Input
 from rarefish.workspace.answers import answer, settled, take
-from rarefish.workspace.images import shelve
+from rarefish.workspace.images import open_images
 from rarefish.workspace.indexing import Indexed, fingerprint, index
-from rarefish.workspace.reconciliation import Changes, Content, Row, Seen, reconcile
+from rarefish.workspace.reconciliation import Changes, Content, FoundFile, Row, reconcile
 from rarefish.workspace.store import Store, create_store
 from rarefish.workspace.verification import verify
 from tests.workspaces import CLASSES, add_round, draw, make_images, make_workspace
@@ -76,7 +76,7 @@ def test_renamed_labeled_images_keep_their_labels_and_train(tmp_path: Path) -> N
         pool_file(store, number).rename(tmp_path / "pool" / f"new {5 - number}.png")
     init(store)
     assert settled(store) == labels and len(ready(store)) == 6 and not verify(store, deep=True)
-    shelf = shelve(store, "pool", Input((8, 8)), labels)
+    shelf = open_images(store, "pool", Input((8, 8)), labels)
     assert len(shelf) == 3 and [shelf[i][1] for i in range(3)] == [labels[image] for image in shelf.ids]
     assert all("new " in path for path in shelf.paths)
 
@@ -190,7 +190,7 @@ def test_two_labeled_rows_of_one_image_both_stay() -> None:
     """Older versions could leave such rows."""
     content = Content("a", 1, 1)
     rows = [Row(number, b"%d.png" % number, None, content, "ready", "", is_kept=True) for number in (1, 2)]
-    files = [Seen(row.path, None, content) for row in rows]
+    files = [FoundFile(row.path, None, content) for row in rows]
     assert reconcile("pool", rows, files) == Changes([], [], [], 0)
 
 
@@ -394,7 +394,7 @@ def check_against_the_disk(store: Store, said: dict[str, int], readable: set[str
         assert row["state"] == ("trusted" if row["hash"] in trusted else "ready")
         if row["hash"] in disk["pool"].values():
             assert disk["pool"].get(os.fsdecode(row["path"])) == row["hash"]
-    assert not [sentence for sentence in verify(store) if "are gone" not in sentence and "changed" not in sentence]
+    assert not [sentence for sentence in verify(store) if "are missing" not in sentence and "changed" not in sentence]
 
 
 @given(st.lists(CHANGES, max_size=30))

@@ -29,7 +29,7 @@ def test_classes_that_would_be_taken_for_one_another(classes: tuple[str, ...], t
 
 
 def test_what_is_no_workspace_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(WorkspaceError, match="is no workspace. Make one: rarefish init"):
+    with pytest.raises(WorkspaceError, match="is not a workspace. Create one: rarefish init"):
         open_store(tmp_path)
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be read as one" * 50)
     with pytest.raises((WorkspaceError, sqlite3.DatabaseError), match=r"damaged|not a database"):
@@ -38,7 +38,7 @@ def test_what_is_no_workspace_is_said_to_be_none(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "new" / FILE) as connection:
         connection.execute("PRAGMA user_version = 99")
     connection.close()
-    with pytest.raises(WorkspaceError, match=r"another version of rarefish \(99, this one is 1\)"):
+    with pytest.raises(WorkspaceError, match=r"another version of rarefish \(format 99; this version reads 1\)"):
         open_store(tmp_path / "new")
 
 

@@ -105,7 +105,7 @@ def test_allowed_code_that_changes_is_refused(strange: Store) -> None:
     assert run("layers", strange.folder, "--trust").exit_code == 0
     file = strange.folder / "net.py"
     file.write_text(file.read_text() + "\n# another version\n")
-    assert "which changed since you allowed it" in refusal(run("layers", strange.folder))
+    assert "which has changed since you allowed it" in refusal(run("layers", strange.folder))
     assert run("layers", strange.folder, "--trust").exit_code == 0
     assert run("layers", strange.folder).exit_code == 0
 

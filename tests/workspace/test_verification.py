@@ -11,16 +11,16 @@ from rarefish.workspace.verification import verify
 from tests.workspaces import make_workspace
 
 DAMAGE = {
-    "their labels say the opposite": "UPDATE pick SET is_open = 1 - is_open WHERE rank = 0",
-    "no round asked about": (
+    "but their labels say the opposite": "UPDATE pick SET is_open = 1 - is_open WHERE rank = 0",
+    "no round has picked": (
         "INSERT INTO label (image, who, made_at, answer, ticket) "
         "SELECT id, 'x', 'now', 'none', 'x' FROM image WHERE part = 'validation' LIMIT 1"
     ),
-    "answer of someone else": (
+    "answer by someone else": (
         "INSERT INTO label (image, who, made_at, answer, undoes, ticket) "
         "SELECT image, 'x', 'now', 'undo', id, 'x' FROM label LIMIT 1"
     ),
-    "not in the pool": "UPDATE image SET state = 'duplicate' WHERE id IN (SELECT image FROM pick)",
+    "picked images are not in the pool": "UPDATE image SET state = 'duplicate' WHERE id IN (SELECT image FROM pick)",
     "gaps among their ranks": "UPDATE pick SET rank = 9 WHERE rank = 1",
 }
 
@@ -38,7 +38,7 @@ def test_each_kind_of_damage(tmp_path: Path, word: str) -> None:
 def test_weights_that_are_gone(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=2, trusted=1)
     add_training(store, labels_spent=1, weights="1.pt", how={}, accuracy=0.5, recall=[0.5, None, 1.0], counts=[1, 0, 1])
-    assert verify(store) == ["The weights models/1.pt are gone; train again."]
+    assert verify(store) == ["The weights models/1.pt are missing; train again."]
 
 
 def test_a_file_with_a_hole(tmp_path: Path) -> None:

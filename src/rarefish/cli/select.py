@@ -125,11 +125,10 @@ def select_round(store: Store, budget: int, options: dict[str, Any]) -> int:
 
 def round_message(store: Store, number: int) -> str:
     """Returns the notes of a new round, how many images it has and what to do next."""
-    with store.reading() as connection:
-        row = connection.execute("SELECT how FROM round WHERE number = ?", (number,)).fetchone()
-        (count,) = connection.execute("SELECT count(*) FROM pick WHERE round = ?", (number,)).fetchone()
-    notes = json.loads(row["how"])["notes"]
-    return "\n".join([*notes, f"Round {number}: {count} images wait for labels. Next: rarefish label {store.folder}"])
+    from rarefish.workspace.history import read_round
+
+    how, count = read_round(store, number)
+    return "\n".join([*how["notes"], f"Round {number}: {count} images wait for labels. Next: rarefish label {store.folder}"])
 
 
 def select_files(

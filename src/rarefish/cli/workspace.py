@@ -323,10 +323,10 @@ def evaluate(store: Store, data: Path | None, as_json: bool, **how: Any) -> None
     Example:
       rarefish evaluate work --data test
     """
-    from rarefish.workspace.actions import judge
+    from rarefish.workspace.actions import evaluate_model
 
     allow_model(store, how["trust"])
-    score = judge(store, data, make_running(how))
+    score = evaluate_model(store, data, make_running(how))
     recall = [None if value != value else round(value, 4) for value in score.recall.tolist()]
     lines = [f"accuracy {score.accuracy:.1%}"]
     lines += [

@@ -41,7 +41,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     return found
 
 
-def whole(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: int | None = None) -> int:
+def integer(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: int | None = None) -> int:
     """A whole number from 0 to `most`."""
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
@@ -49,8 +49,8 @@ def whole(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: int
     return value
 
 
-def whole_or_none(body: dict[str, Any], name: str) -> int | None:
-    return None if body.get(name) is None else whole(body, name)
+def optional_integer(body: dict[str, Any], name: str) -> int | None:
+    return None if body.get(name) is None else integer(body, name)
 
 
 def text(body: dict[str, Any], name: str) -> str:
@@ -85,7 +85,7 @@ def images(body: dict[str, Any], name: str) -> tuple[int, ...]:
     value = body.get(name, [])
     if not isinstance(value, list) or len(value) > MOST_HELD:
         raise HTTPException(422, f"'{name}' must be a list of at most {MOST_HELD} images.")
-    return tuple(whole({name: one}, name) for one in value)
+    return tuple(integer({name: one}, name) for one in value)
 
 
 def _show(value: object) -> str:

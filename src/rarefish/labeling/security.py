@@ -36,7 +36,7 @@ AGAIN = '<!doctype html><title>rarefish</title><meta http-equiv="refresh" conten
 TOO_MANY = "Too many wrong tokens came from this address. Wait a few seconds, then open the link again."
 
 
-def guarded(app: ASGIApp, keys: Keys, hosts: frozenset[str]) -> ASGIApp:
+def guard(app: ASGIApp, keys: Keys, hosts: frozenset[str]) -> ASGIApp:
     """The app behind these checks; nothing of it runs for a request that is refused."""
     wrong = WrongTokens()
 
@@ -54,7 +54,9 @@ def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongToke
     """The answer to a request that may not pass; None where it may, and `request.state.person` is whose link it has."""
     host = name_of(request.headers.get("host", ""))
     if not is_known(host, hosts):
-        return say(request, 403, f"This server does not answer as {host[:80]!r}, only as {', '.join(sorted(hosts))}.")
+        return error_response(
+            request, 403, f"This server does not answer as {host[:80]!r}, only as {', '.join(sorted(hosts))}."
+        )
     port = (request.scope.get("server") or ("", 0))[1] or 0
     token = request.query_params.get("token")
     if token is not None and request.method == "GET" and request.url.path in ("/", "/dashboard"):
@@ -69,7 +71,7 @@ def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongToke
     if who is None and request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site":
         return HTMLResponse(AGAIN, 401)
     if who is None:
-        return say(request, 401, NO_TOKEN)
+        return error_response(request, 401, NO_TOKEN)
     request.state.person = who
     return _refuse_post(request) if request.method == "POST" else None
 
@@ -78,13 +80,13 @@ def _person(request: Request, token: str, keys: Keys, wrong: WrongTokens) -> str
     """Whose token it is. An address that has sent many wrong ones waits before another is looked at."""
     address = request.client.host if request.client else ""
     if wrong.are_too_many(address):
-        answer = say(request, 429, TOO_MANY)
+        answer = error_response(request, 429, TOO_MANY)
         answer.headers["Retry-After"] = "1"
         return answer
     who = keys.person_of(token)
     if who is None:
         wrong.add(address)
-        return say(request, 401, NO_TOKEN)
+        return error_response(request, 401, NO_TOKEN)
     return who
 
 
@@ -101,24 +103,26 @@ def _refuse_post(request: Request) -> Response | None:
     origin = headers.get("origin")
     is_ours = origin is None or place_of(origin) == headers.get("host", "").lower()
     if not is_ours or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return say(request, 403, "Only this server's own pages may write; this request came from another site.")
+        return error_response(
+            request, 403, "Only this server's own pages may write; this request came from another site."
+        )
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return say(request, 415, "Send JSON, with the header Content-Type: application/json.")
+        return error_response(request, 415, "Send JSON, with the header Content-Type: application/json.")
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()):
-        return say(request, 400, f"Content-Length must be a number, not {length[:40]!r}.")
+        return error_response(request, 400, f"Content-Length must be a number, not {length[:40]!r}.")
     if int(length[:20]) > MOST_BODY_BYTES:
-        return say(request, 413, f"The body has {length[:20]} bytes; at most {MOST_BODY_BYTES:,} are read.")
+        return error_response(request, 413, f"The body has {length[:20]} bytes; at most {MOST_BODY_BYTES:,} are read.")
     return None
 
 
-def say(request: Request, status: int, sentence: str) -> Response:
+def error_response(request: Request, status: int, sentence: str) -> Response:
     """One clear sentence: as JSON to the page's script, as text to a person.
 
     The JSON names the workspace, so that the page can tell this server's refusal from another server's.
     """
     if request.url.path.startswith(("/api/", "/image/")):
-        return JSONResponse({"error": sentence, "workspace": request.app.state.desk.identity}, status)
+        return JSONResponse({"error": sentence, "workspace": request.app.state.api.identity}, status)
     return PlainTextResponse(sentence + "\n", status)
 
 

@@ -15,10 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from rarefish.errors import ArgumentError, RarefishError
-from rarefish.labeling import request_fields as asks
-from rarefish.labeling.api import Desk, bare_summary, make_routes, on_error
+from rarefish.labeling import request_fields
+from rarefish.labeling.api import LabelingApi, bare_summary, make_routes, on_error
 from rarefish.labeling.connections import QUEUE, make_server, short_log
-from rarefish.labeling.security import ANY_ADDRESS, guarded
+from rarefish.labeling.security import ANY_ADDRESS, guard
 from rarefish.labeling.tokens import Keys, make_keys
 from rarefish.workspace.answers import check_name
 from rarefish.workspace.store import Store
@@ -29,23 +29,23 @@ Summary = Callable[[Store], dict[str, Any]]
 
 def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = bare_summary) -> Starlette:
     """The app; `hosts` are the names it answers to, `summary` makes what the dashboard shows."""
-    desk = Desk(store, keys.workspace, summary)
+    api = LabelingApi(store, keys.workspace, summary)
 
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
-        merging = asyncio.create_task(desk.keep_merging())
+        merging = asyncio.create_task(api.keep_merging())
         yield
         merging.cancel()
-        desk.close()
+        api.close()
 
     known = frozenset(f"[{host}]" if ":" in host and host not in ANY_ADDRESS else host.lower() for host in hosts)
     app = Starlette(
-        routes=make_routes(desk),
-        middleware=[Middleware(guarded, keys=keys, hosts=known)],
+        routes=make_routes(api),
+        middleware=[Middleware(guard, keys=keys, hosts=known)],
         exception_handlers=dict.fromkeys((Exception, HTTPException, RarefishError), on_error),
         lifespan=life,
     )
-    app.state.desk = desk
+    app.state.api = api
     return app
 
 
@@ -70,11 +70,11 @@ def serve(
     where it is free: a page that is still open goes on after a restart.
     """
     check_host(host, allow_remote)
-    people = [asks.person(who) for who in people]
+    people = [request_fields.person(who) for who in people]
     for who in people:
         check_name(who)
     keys = make_keys(token, store.identity(), people)
-    with listen(store, host, port) as bound, short_log(), ending_in_order():
+    with listen(store, host, port) as bound, short_log(), orderly_shutdown():
         number = bound.getsockname()[1]
         store.set(**{PORT_SETTING: number})
         app = make_app(store, keys, known_hosts(host, names), summary)
@@ -85,12 +85,12 @@ def serve(
         try:
             server.run(sockets=[bound])
         finally:
-            app.state.desk.close()  # nothing is read or written after this
+            app.state.api.close()  # nothing is read or written after this
             store.close()
 
 
 @contextmanager
-def ending_in_order() -> Iterator[None]:
+def orderly_shutdown() -> Iterator[None]:
     """While this lasts, SIGTERM raises SystemExit, as ctrl+c raises KeyboardInterrupt; so does a closed terminal.
 
     By default these signals end the process at once, and nothing is closed or removed. While uvicorn runs, it handles

@@ -9,14 +9,14 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-PLACES = 256
+MOST_WAITING = 256
 """Requests that may wait for one kind of work."""
 
 
-class Line:
+class WorkerQueue:
     """So many threads for one kind of work. SQLite takes one writer at a time: one thread is a fair line for them."""
 
-    def __init__(self, name: str, threads: int, places: int = PLACES) -> None:
+    def __init__(self, name: str, threads: int, places: int = MOST_WAITING) -> None:
         self.places = places
         self.waiting = 0
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"rarefish-{name}")
@@ -34,7 +34,7 @@ class Line:
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
-def remembered(work: Callable[[], Any], lasts_s: float) -> Callable[[], Any]:
+def cached(work: Callable[[], Any], lasts_s: float) -> Callable[[], Any]:
     """The same result for a while: many pages that ask how far the work is cost one look."""
     lock = threading.Lock()
     kept: list[tuple[float, Any]] = []

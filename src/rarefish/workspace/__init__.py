@@ -1,1 +1,1 @@
-"""A folder for real labeling work: images, rounds, labels and models on disk. Nothing here needs torch."""
+"""A workspace: a folder with the index of images, rounds, labels and trained models of one labeling project."""

@@ -1,4 +1,4 @@
-"""A turn of real work on a workspace: choose images, train on what was labeled, look how well it does."""
+"""Selects a round of images in a workspace, trains a model on its labels, and evaluates it."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,19 +31,19 @@ from rarefish.workspace.history import (
     next_training,
     picked_images,
 )
-from rarefish.workspace.images import Shelf, hold, shelve
+from rarefish.workspace.images import WorkspaceImages, load_into_memory, open_images
 from rarefish.workspace.model import first_model, latest_model, save_weights
-from rarefish.workspace.predictions import answer_chances, class_counts, likeliest, pool_mix
+from rarefish.workspace.predictions import class_counts, class_probabilities, pool_mix, top_classes
 from rarefish.workspace.store import Store
 from rarefish.workspace.tracking import log_training
 
 STEPS, MOST_EPOCHS = 600, 150
-"""So many steps make a training, where there are few labels; but not more epochs than this."""
+"""With few labels, a training runs for about STEPS optimizer steps, but for no more than MOST_EPOCHS epochs."""
 
 
 @dataclass(frozen=True)
 class Running:
-    """How much of the machine is used."""
+    """Device, batch size, worker processes and progress bars for the commands that run a model."""
 
     device: str = "auto"
     batch_size: int = 256
@@ -58,11 +58,11 @@ class Running:
 def choose_round(
     store: Store, budget: int, *, labels: str = "posterior", layers: Sequence[str] | None = None, running: Running
 ) -> int:
-    """The number of a new round; under torchrun all processes choose, and the first writes.
+    """Selects images, records them as a new round and returns its number. Under torchrun the first process records.
 
-    What was scored is kept in the workspace until the end: a killed selection goes on where it stopped.
+    Finished shards are kept in the workspace until the end, so that a killed selection continues where it stopped.
     """
-    device = _join(running)
+    device = _join_processes(running)
     try:
         if distributed.rank():
             return _choose(store, budget, labels, layers, running, device)
@@ -77,10 +77,10 @@ def _choose(
 ) -> int:
     model, wanted = latest_model(store)
     model.to(device)
-    pool, trusted = shelve(store, "pool", wanted), shelve(store, "validation", wanted)
-    place = {image: row for row, image in enumerate(pool.ids)}
-    asked = [place[image] for image in picked_images(store) if image in place]
-    told = {place[image]: number for image, number in settled(store).items() if image in place}
+    pool, trusted = open_images(store, "pool", wanted), open_images(store, "validation", wanted)
+    row_of = {image: row for row, image in enumerate(pool.ids)}
+    picked = [row_of[image] for image in picked_images(store) if image in row_of]
+    labeled = {row_of[image]: number for image, number in settled(store).items() if image in row_of}
     layers = layers or store.settings().get("layers") or None
     executor = distributed.TorchrunExecutor(
         model=model,
@@ -95,8 +95,8 @@ def _choose(
         budget=budget,
         labels=labels,
         layers=layers,
-        exclude=asked,
-        labeled=told,
+        exclude=picked,
+        labeled=labeled,
         batch_size=running.batch_size,
         num_workers=running.workers,
         device=device,
@@ -111,14 +111,22 @@ def _choose(
 
 
 def _record(
-    store: Store, chosen: Selection, model: nn.Module, pool: Shelf, trusted: Shelf, labels: str, running: Running
+    store: Store,
+    chosen: Selection,
+    model: nn.Module,
+    pool: WorkspaceImages,
+    trusted: WorkspaceImages,
+    labels: str,
+    running: Running,
 ) -> int:
-    """Writes what was chosen as a new round; its number."""
+    """Records the selection as a new round and returns its number."""
     lost: dict[int, str] = {}
-    chance = answer_chances(model, pool, [row for row, *_ in chosen.rows()], running.reader(), unreadable=lost)
-    kept = [row for row in chosen.rows() if row[0] not in lost]  # nobody could label the others
+    probabilities = class_probabilities(
+        model, pool, [row for row, *_ in chosen.rows()], running.reader(), unreadable=lost
+    )
+    kept = [row for row in chosen.rows() if row[0] not in lost]  # nobody could label an unreadable image
     centers = [center for _, _, center, _ in kept]
-    wrong = answer_chances(model, trusted, centers, running.reader()).argmax(dim=1).tolist()
+    wrong = class_probabilities(model, trusted, centers, running.reader()).argmax(dim=1).tolist()
     how = {
         "labels": labels,
         "layers": list(chosen.layers),
@@ -128,30 +136,37 @@ def _record(
         "pool_mix": pool_mix(model, pool, trusted, running.reader()),
     }
     picks = [
-        Chosen(pool.ids[row], trusted.ids[center], taken_for, float(alike), int(likely.argmax()), likeliest(likely))
-        for (row, alike, center, _), taken_for, likely in zip(kept, wrong, chance, strict=True)
+        Chosen(
+            pool.ids[row],
+            trusted.ids[center],
+            center_guess,
+            float(similarity),
+            int(probability.argmax()),
+            top_classes(probability),
+        )
+        for (row, similarity, center, _), center_guess, probability in zip(kept, wrong, probabilities, strict=True)
     ]
     return add_round(store, picks, how)
 
 
 def course_for(store: Store, given: dict[str, Any], running: Running) -> Course:
-    """How to train on as many labels as there are: a few hundred steps at least, all classes equally often."""
+    """The training settings for the current number of labels, overridden by `given`; balances classes by default."""
     batch_size, count = given.get("batch_size", Course.batch_size), max(1, len(settled(store)))
     epochs = given.get("epochs", min(MOST_EPOCHS, max(Course.epochs, STEPS * batch_size // count)))
-    own = {"epochs": epochs, "patience": max(10, epochs // 4), "balanced": True, "workers": running.workers}
-    return Course(**(own | given))
+    defaults = {"epochs": epochs, "patience": max(10, epochs // 4), "balanced": True, "workers": running.workers}
+    return Course(**(defaults | given))
 
 
 def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> dict[str, Any]:
-    """The row of a new training on all labels that people agree on; a killed one goes on where it stopped."""
+    """Trains on all labels that people agree on and returns the recorded training. A killed one continues."""
     labels = settled(store)
     if not labels:
-        raise WorkspaceError(f"There are no labels to learn from. Label some: rarefish label {store.folder}")
+        raise WorkspaceError(f"There are no labels to train on. Label some images: rarefish label {store.folder}")
     with store.alone("training"):
         model, wanted = first_model(store)
         model.to(_device(running))
-        data, trusted = shelve(store, "pool", wanted, labels), shelve(store, "validation", wanted)
-        (learned, lost), (known, missing) = (hold(part, running.reader()) for part in (data, trusted))
+        data, trusted = open_images(store, "pool", wanted, labels), open_images(store, "validation", wanted)
+        (learned, lost), (known, missing) = (load_into_memory(part, running.reader()) for part in (data, trusted))
         if missing:
             raise DataError(f"{len(missing)} validation images cannot be read, such as {next(iter(missing.values()))}")
         checkpoint = store.folder / "training.pt"
@@ -179,22 +194,22 @@ def learn(store: Store, course: Course, *, seed: int = 0, running: Running) -> d
     assert found is not None
     try:
         log_training(store.folder, found)
-    except Exception as error:  # a tracking server that is down is no reason to lose a training
-        warn(f"The training is kept, but could not be logged elsewhere: {error}", stacklevel=2)
+    except Exception as error:  # an unreachable tracking server must not lose the training
+        warn(f"The training was saved, but could not be logged to a tracking tool: {error}", stacklevel=2)
     return found
 
 
-def judge(store: Store, data: Path | None, running: Running) -> Score:
-    """How well the latest model does on the validation set, or on another folder or CSV file with the same classes."""
+def evaluate_model(store: Store, data: Path | None, running: Running) -> Score:
+    """The score of the latest model on the validation set, or on another folder or CSV file with the same classes."""
     model, wanted = latest_model(store)
     model.to(_device(running))
     classes = store.classes()
     if data is None:
-        return evaluate(model, shelve(store, "validation", wanted), len(classes), running.reader())
+        return evaluate(model, open_images(store, "validation", wanted), len(classes), running.reader())
     other = open_labeled(data, wanted.size, wanted.mode, wanted.mean, wanted.std)
-    strange = [name for name in other.classes if name not in classes]
-    if strange:
-        raise ArgumentError(f"{data} has classes that the workspace has not: {list_some(strange)}.")
+    unknown = [name for name in other.classes if name not in classes]
+    if unknown:
+        raise ArgumentError(f"{data} has classes that the workspace does not have: {list_some(unknown)}.")
     labels = tuple(classes.index(other.classes[label]) for label in other.labels)
     other = replace(other, labels=labels, classes=tuple(classes))
     return evaluate(model, other, len(classes), running.reader())
@@ -206,16 +221,16 @@ def _device(running: Running) -> torch.device:
     return check_device(running.device)
 
 
-def _join(running: Running) -> torch.device:
-    own = distributed.join()
-    return own if running.device == "auto" else check_device(running.device)
+def _join_processes(running: Running) -> torch.device:
+    assigned = distributed.join()
+    return assigned if running.device == "auto" else check_device(running.device)
 
 
 def check_device(name: str) -> torch.device:
-    """The device of that name, if there is one."""
+    """The device with this name; raises ArgumentError if it cannot be used."""
     try:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except Exception as error:
-        raise ArgumentError(f"There is no device {name!r} here: {str(error).splitlines()[0]}") from error
+        raise ArgumentError(f"The device {name!r} is not available: {str(error).splitlines()[0]}") from error
     return device

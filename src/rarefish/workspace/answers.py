@@ -1,4 +1,4 @@
-"""Who is asked about which image, and what was answered; several people at once, each image as often as needed."""
+"""Assigns images to annotators and records their answers; several people can label at once."""
 
 import json
 import sqlite3
@@ -11,7 +11,7 @@ from rarefish.workspace.store import Store, now
 
 
 def votes(store: Store) -> dict[int, Counter[int | str]]:
-    """For each answered image how many people said what: a class's number, or none, or unsure."""
+    """Image -> number of people per answer, which is a class number, "none" or "unsure"."""
     found: dict[int, Counter[int | str]] = defaultdict(Counter)
     with store.reading() as connection:
         for image, kind, number in connection.execute(
@@ -22,12 +22,12 @@ def votes(store: Store) -> dict[int, Counter[int | str]]:
 
 
 def disagreements(store: Store) -> dict[int, Counter[int | str]]:
-    """Images on which people said different things."""
+    """The votes on images that received different answers."""
     return {image: said for image, said in votes(store).items() if len(said) > 1}
 
 
 def opinions(store: Store, images: tuple[int, ...]) -> dict[int, dict[int | str, list[str]]]:
-    """Who said what about each of these images: a class's number, or none, or unsure -> people."""
+    """Image -> answer -> names of the people who gave it, for these images."""
     found: dict[int, dict[int | str, list[str]]] = {image: defaultdict(list) for image in images}
     with store.reading() as connection:
         for image, who, kind, number in connection.execute(
@@ -40,7 +40,7 @@ def opinions(store: Store, images: tuple[int, ...]) -> dict[int, dict[int | str,
 
 
 def settled(store: Store) -> dict[int, int]:
-    """The class of each image on which most people agree; what is none of the classes, or unsure, has none."""
+    """Image -> class, for every image on which the most frequent answer is a class and is not tied."""
     found = {}
     for image, said in votes(store).items():
         (first, count), *rest = said.most_common()
@@ -51,46 +51,46 @@ def settled(store: Store) -> dict[int, int]:
 
 ANSWERS = ("class", "none", "unsure", "skip")
 LEASE_S = 600.0
-"""An image that someone was shown is not shown to others so long."""
+"""Seconds for which an image that was given to one person is not given to others."""
 LONGEST_NAME = 64
 
 
 @dataclass(frozen=True)
 class Task:
-    """An image that somebody is asked about, and why it was chosen."""
+    """An image to label, and why it was selected."""
 
     image: int
     round: int
     rank: int
     similarity: float
     center: int | None
-    """The validation failure that called for it, …"""
+    """The validation failure it was matched to."""
     center_class: int | None
-    """… what that one is, …"""
+    """The class of the center."""
     center_guess: int | None
-    """… and what the model took it for."""
+    """The class that the model predicted for the center."""
     guess: int | None
     chances: tuple[tuple[int, float], ...]
-    """The likeliest classes by the posterior, or by the model."""
+    """The most probable classes and their probabilities, as the model predicts them."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the labeling is."""
+    """How many images were picked, are still open, and were answered by whom."""
 
     asked: int
     open: int
     own: int
-    """Standing answers of the person who asks."""
+    """Images answered by the person who asks."""
     by_person: dict[str, int]
     split: int
     """Images on which people disagree."""
 
 
 def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> list[Task]:
-    """The next images for this person, leased; `held` are on her screen already: their leases are renewed.
+    """Leases the next images to this person and renews the leases of `held`, the images that the page already has.
 
-    What she skipped comes back when nothing else is left.
+    Skipped images come back when nothing else is left.
     """
     check_name(who)
     with store.writing() as connection:
@@ -98,7 +98,7 @@ def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> 
         _renew(connection, who, held, moment)
         given = {"who": who, "needed": _needed(connection)}
         found: list[sqlite3.Row] = []
-        for again in (0, 1):
+        for again in (0, 1):  # skipped images only in the second pass
             shut = json.dumps([*held, *(row["image"] for row in found)])
             more = {"again": again, "shut": shut, "count": count - len(found)}
             found += connection.execute(OPEN, given | more).fetchall()
@@ -107,9 +107,9 @@ def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> 
 
 
 def renew(store: Store, who: str, held: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the images on her screen that are still hers to answer, leased anew.
+    """Renews the leases of the images that this person may still answer, and returns those images.
 
-    Where a lease ran out, others may have the image by now: it is not asked of two people by accident.
+    An image whose lease has expired may have been given to someone else.
     """
     check_name(who)
     with store.writing() as connection:
@@ -117,7 +117,7 @@ def renew(store: Store, who: str, held: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def tasks(store: Store, images: tuple[int, ...]) -> list[Task]:
-    """The tasks about these images, whoever has answered; images that no round chose are left out."""
+    """The tasks for these images, answered or not; images that no round has picked are left out."""
     with store.reading() as connection:
         rows = connection.execute(f"{TASK} WHERE pick.image IN (SELECT value FROM json_each(?))", (json.dumps(images),))
         return [_to_task(row) for row in rows]
@@ -140,7 +140,7 @@ ORDER BY pick.round, rank LIMIT :count
 def answer(
     store: Store, image: int, who: str, kind: str, number: int | None, ticket: str, seconds: float | None = None
 ) -> int:
-    """The label's row; a ticket that was used before is the same label."""
+    """Records an answer and returns the id of the label. The same ticket again returns the same label."""
     with store.writing() as connection:
         return record(connection, image, who, kind, number, ticket, seconds)
 
@@ -155,12 +155,12 @@ def record(
     seconds: float | None = None,
     made_at: str | None = None,
 ) -> int:
-    """The same inside a transaction of the caller's, so that many answers are one; they may have been made before."""
+    """Like `answer`, within the caller's transaction; `made_at` is the time of an answer that is older than now."""
     check_name(who)
     if kind not in ANSWERS:
         raise LabelError(f"An answer is one of {', '.join(ANSWERS)}, not {kind!r}.")
     if (kind == "class") != (number is not None):
-        raise LabelError("A class goes with the answer 'class', and with no other.")
+        raise LabelError("A class number must be given with the answer 'class', and with no other answer.")
     known = find_ticket(connection, ticket)
     if known:
         if (known["image"], known["who"], known["answer"], known["class"]) != (image, who, kind, number):
@@ -168,7 +168,7 @@ def record(
         return known["id"]
     pick = connection.execute("SELECT round FROM pick WHERE image = ?", (image,)).fetchone()
     if pick is None:
-        raise LabelError(f"Nobody asked about image {image}. Only images that a round chose can be labeled.")
+        raise LabelError(f"No round has picked image {image}. Only picked images can be labeled.")
     if number is not None and not connection.execute("SELECT 1 FROM class WHERE number = ?", (number,)).fetchone():
         raise LabelError(f"There is no class {number}.")
     if (
@@ -177,7 +177,9 @@ def record(
             "SELECT 1 FROM standing WHERE image = ? AND who = ? AND answer <> 'skip'", (image, who)
         ).fetchone()
     ):
-        raise LabelError(f"You have answered image {image}; a skip would take that back. Undo it, or answer anew.")
+        raise LabelError(
+            f"You have already answered image {image}; a skip would discard that. Undo it, or answer again."
+        )
     done = connection.execute(
         "INSERT INTO label (image, round, who, made_at, answer, class, seconds, ticket) VALUES (?,?,?,?,?,?,?,?)",
         (image, pick["round"], who, made_at or now(), kind, number, seconds, ticket),
@@ -189,7 +191,7 @@ def record(
 
 
 def undo(store: Store, who: str, ticket: str) -> Task | None:
-    """The image whose answer by this person was the last; it is hers again. None where there is nothing to undo."""
+    """Undoes this person's last answer and returns its task; None if there is nothing to undo."""
     check_name(who)
     with store.writing() as connection:
         known = find_ticket(connection, ticket)
@@ -237,6 +239,7 @@ def find_ticket(connection: sqlite3.Connection, ticket: str) -> sqlite3.Row | No
 
 
 def progress(store: Store, who: str = "") -> Progress:
+    """How many images are answered and still open, in total and by each person."""
     with store.reading() as connection:
         asked, still = connection.execute("SELECT count(*), coalesce(sum(is_open), 0) FROM pick").fetchone()
         people = dict(
@@ -246,14 +249,14 @@ def progress(store: Store, who: str = "") -> Progress:
 
 
 def ask_people(store: Store, number: int) -> None:
-    """From now on each image needs so many answers; which images are open follows at once."""
+    """Sets how many people must answer each image, and updates which images are open."""
     with store.writing() as connection:
         connection.execute("INSERT OR REPLACE INTO setting VALUES ('people_per_image', ?)", (json.dumps(number),))
         connection.execute("UPDATE pick SET is_open = " + IS_OPEN, (number,))
 
 
 def refresh(connection: sqlite3.Connection, image: int) -> None:
-    """Whether more answers are needed on an image, as its labels say."""
+    """Updates whether an image needs more answers."""
     connection.execute("UPDATE pick SET is_open = " + IS_OPEN + " WHERE image = ?", (_needed(connection), image))
 
 
@@ -261,14 +264,15 @@ IS_OPEN = """((SELECT count(*) FROM standing WHERE standing.image = pick.image A
 
 
 def check_name(who: str) -> None:
+    """Raises ArgumentError if this cannot be the name of a person."""
     if not who.strip() or len(who) > LONGEST_NAME or not who.isprintable():
         raise ArgumentError(f"A name has 1 to {LONGEST_NAME} printable characters, not {who[:80]!r}.")
 
 
 def _renew(connection: sqlite3.Connection, who: str, held: tuple[int, ...], moment: float) -> tuple[int, ...]:
-    """Only what she could be asked now: an answer that came in meanwhile has ended its lease for good.
+    """Renews leases, except for images that the person has answered in the meantime.
 
-    A lease that ends later than any lease can was made by a clock that was ahead; it ends now.
+    A lease that lasts longer than LEASE_S was made while the clock was ahead; it ends now.
     """
     connection.execute("DELETE FROM lease WHERE until < ? OR until > ?", (moment, moment + LEASE_S))
     given = {"who": who, "needed": _needed(connection), "again": 1, "shut": "[]", "count": -1}

@@ -1,4 +1,4 @@
-"""A copy of a workspace that is whole: made while others write to it, verified, and renamed into place at the end."""
+"""Backs up a workspace, also while others write to it: copied, verified, and renamed into place at the end."""
 
 import os
 import shutil
@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rarefish.errors import ArgumentError, WorkspaceError
-from rarefish.workspace.store import FILE, Store, explained
+from rarefish.workspace.store import FILE, Store, explain_errors
 
 
 @dataclass(frozen=True)
 class Backup:
-    """A copy that was made."""
+    """A finished backup."""
 
     folder: Path
     labels: int
     """Rows of labels: every answer and every undo."""
     models: int
     missing: tuple[str, ...]
-    """Weights that the workspace has lost."""
+    """Weight files that no longer exist in the workspace."""
 
 
 def back_up(store: Store, target: Path) -> Backup:
-    """Copies labels, rounds and weights to a folder that does not exist yet, or is empty.
+    """Copies labels, rounds and weights to a folder that does not exist yet or is empty.
 
-    The database is copied by SQLite's online backup: one consistent state, with all that was committed before.
+    The database is copied with SQLite's online backup: a consistent state with everything committed so far.
     """
     target = target.absolute()
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
@@ -41,32 +41,32 @@ def back_up(store: Store, target: Path) -> Backup:
             missing = _copy_weights(weights, store.folder / "models", unfinished / "models")
             (unfinished / "exports").mkdir()
             shutil.copymode(store.folder, unfinished)
-            _force((unfinished / FILE, unfinished / "models", unfinished))
+            _sync((unfinished / FILE, unfinished / "models", unfinished))
             unfinished.rename(target)
-            _force((target.parent,))
+            _sync((target.parent,))
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
-        raise WorkspaceError(f"The backup {target} was not made: {error.strerror or error}.") from error
+        raise WorkspaceError(f"The backup {target} could not be made: {error.strerror or error}.") from error
     return Backup(target, labels, len(weights) - len(missing), missing)
 
 
 def _copy_database(store: Store, path: Path) -> tuple[int, list[str]]:
-    """The number of labels in the copy, and the weights that it names."""
-    with explained(path.parent), closing(sqlite3.connect(path, isolation_level=None)) as copy:
+    """Copies the database; returns its number of labels and the names of its weight files."""
+    with explain_errors(path.parent), closing(sqlite3.connect(path, isolation_level=None)) as copy:
         with store.reading() as connection:
             connection.backup(copy)
         problems = [word for (word,) in copy.execute("PRAGMA integrity_check") if word != "ok"]
         if problems:
             raise WorkspaceError(
-                f"{store.folder / FILE} is damaged: {' '.join(problems[0].split())}. Take the last copy of it."
+                f"{store.folder / FILE} is damaged: {' '.join(problems[0].split())}. Restore the latest backup."
             )
         (labels,) = copy.execute("SELECT count(*) FROM label").fetchone()
         return labels, [name for (name,) in copy.execute("SELECT DISTINCT weights FROM training ORDER BY weights")]
 
 
 def _copy_weights(names: Iterable[str], source: Path, place: Path) -> tuple[str, ...]:
-    """Copies the files and returns the names of those that are gone."""
+    """Copies the files and returns the names of those that do not exist."""
     place.mkdir()
     missing = []
     for name in names:
@@ -74,12 +74,12 @@ def _copy_weights(names: Iterable[str], source: Path, place: Path) -> tuple[str,
             missing.append(name)
             continue
         shutil.copy2(source / name, place / name)
-        _force((place / name,))
+        _sync((place / name,))
     return tuple(missing)
 
 
-def _force(paths: Iterable[Path]) -> None:
-    """Files and folders are on disk when this ends."""
+def _sync(paths: Iterable[Path]) -> None:
+    """Flushes files and folders to disk."""
     for path in paths:
         opened = os.open(path, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""SQLite connections to a workspace's file: one per thread, closed together, opened again when the files were moved."""
+"""SQLite connections to a workspace's file: one per thread, closed together, and reopened if the file was moved."""
 
 import os
 import sqlite3
@@ -11,9 +11,9 @@ from weakref import WeakSet
 from rarefish.errors import WorkspaceError
 
 PATIENCE_S = 30
-"""How long a process waits for another to finish its transaction."""
+"""Seconds to wait for another process to finish its transaction."""
 CLOSING_S = 2
-"""How long closing waits for the readers of other processes before it leaves the merging to them."""
+"""Seconds that closing waits for readers in other processes before it leaves merging the -wal to them."""
 
 Files = tuple[tuple[int, int] | None, ...]
 """Device and inode of the database, its -wal and its -shm; None for a file that does not exist."""
@@ -27,10 +27,10 @@ class Connection(sqlite3.Connection):
 
 
 def connect(path: Path, mode: str = "rw") -> Connection:
-    """A connection for reading and writing, or for reading only where nothing can be written; "rwc" makes the file."""
+    """Opens a connection, read-only where nothing can be written. The mode "rwc" creates the file."""
     is_read_only = mode == "rw" and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
     if is_read_only:
-        # Without a -wal nobody is writing, and SQLite needs no -shm, which it could not make here.
+        # Without a -wal nobody is writing, so SQLite does not need a -shm, which it could not create here.
         mode = "ro" if wal_bytes(path) else "ro&immutable=1"
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
@@ -55,7 +55,7 @@ def connect(path: Path, mode: str = "rw") -> Connection:
 
 
 def files_at(path: Path) -> Files:
-    """Which files are at the database's path and beside it now."""
+    """The files that are now at the path of the database, its -wal and its -shm."""
     found = []
     for suffix in ("", "-wal", "-shm"):
         try:
@@ -67,7 +67,7 @@ def files_at(path: Path) -> Files:
 
 
 def wal_bytes(path: Path) -> int:
-    """The size of the database's -wal, where committed pages stand until they are merged into the database."""
+    """The size of the -wal, which holds committed pages until they are merged into the database."""
     try:
         return os.stat(f"{path}-wal").st_size
     except OSError:
@@ -77,8 +77,8 @@ def wal_bytes(path: Path) -> int:
 class Connections:
     """The connections of this process to one database.
 
-    SQLite goes on writing into a file that was moved, deleted or replaced. So the files at the path are compared with
-    the open ones before each transaction and, by `check`, after each commit.
+    SQLite keeps writing to a file that was moved, deleted or replaced. Therefore the files at the path are compared
+    with the open ones before each transaction and, with `check`, after each commit.
     """
 
     def __init__(self, path: Path) -> None:
@@ -96,8 +96,8 @@ class Connections:
         self._first: Connection | None = None  # its files are those that all others must have
 
     @contextmanager
-    def lent(self) -> Iterator[Connection]:
-        """This thread's connection, which nobody closes meanwhile."""
+    def borrow(self) -> Iterator[Connection]:
+        """Yields this thread's connection, which is not closed until the block ends."""
         if self._pid != os.getpid():  # a connection must not be used, nor closed, across a fork
             self._inherited += [self._own, *self._open]
             self._begin()
@@ -108,7 +108,7 @@ class Connections:
             self._give_back()
 
     def own(self) -> Connection:
-        """This thread's connection, opened if there is none yet."""
+        """This thread's connection, opened if necessary."""
         connection = getattr(self._own, "connection", None)
         if connection is None:
             self._own.connection = connection = connect(self.path)
@@ -117,7 +117,7 @@ class Connections:
         return connection
 
     def check(self, connection: Connection) -> None:
-        """Complains where the path leads to other files than the connection has open."""
+        """Raises WorkspaceError if the path leads to other files than the connection has open."""
         if self._has_moved(connection):
             raise WorkspaceError(self._what_happened(connection))
 
@@ -128,7 +128,7 @@ class Connections:
         with self._changed:
             self._changed.wait_for(lambda: not self._in_use, PATIENCE_S)
             if self._first and not self._first.is_read_only:
-                with suppress(sqlite3.Error):  # what cannot be merged now stays in the -wal, which is as safe
+                with suppress(sqlite3.Error):  # what cannot be merged now stays safe in the -wal
                     self._first.execute(f"PRAGMA busy_timeout = {CLOSING_S * 1000}")
                     self._first.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._close_all()
@@ -152,10 +152,10 @@ class Connections:
             self._changed.notify_all()
 
     def _reopen(self, first: Connection) -> None:
-        """Closes all connections where nothing that was committed through them can get lost by that.
+        """Closes all connections, unless something committed through them could be lost.
 
-        A file that took the place of the open one is only looked at where the open -wal is gone from beside it: SQLite
-        would take that -wal for its own.
+        A file that replaced the open one is opened only if the old -wal is no longer beside it, because SQLite would
+        apply that -wal to the new file.
         """
         if not self._changed.wait_for(lambda: not self._in_use, PATIENCE_S):
             raise WorkspaceError(self._what_happened(first))
@@ -191,13 +191,13 @@ class Connections:
     def _what_happened(self, connection: Connection) -> str:
         there = files_at(self.path)
         if there[0] is None:
-            return f"{self.path} was moved or removed while it was in use: nothing is kept until it is back."
+            return f"{self.path} was moved or removed while it was in use: nothing is saved until it is back."
         if there[0] != connection.files[0]:
             return (
-                f"{self.path} was replaced while it was in use by a file that lacks its labels: nothing is kept until "
-                "the first file is back. If the new file is the right one, stop this process and start it again."
+                f"{self.path} was replaced while it was in use by a file that lacks its labels: nothing is saved "
+                "until the first file is back. If the new file is the right one, stop this process and start it again."
             )
         return (
-            f"{self.path}-wal or {self.path.name}-shm was removed while it was in use, and others still read: nothing "
-            "is kept until its labels are merged. Stop all processes that use the workspace and start them again."
+            f"{self.path}-wal or {self.path.name}-shm was removed while it was in use, and others are still reading: "
+            "nothing is saved until its labels are merged. Stop all processes that use the workspace and restart them."
         )

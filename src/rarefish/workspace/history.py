@@ -1,4 +1,4 @@
-"""Rounds and trainings written into a workspace, whole or not at all."""
+"""Records rounds, trainings and weight files in a workspace, and reads them back."""
 
 import json
 import sqlite3
@@ -12,30 +12,30 @@ from rarefish.errors import WorkspaceError
 from rarefish.workspace.store import Store, now
 
 WEIGHTS = "weights of models/"
-"""What names of settings with a file's size and hash begin with."""
+"""Prefix of the settings that hold the size and hash of a weight file."""
 MODEL_SETTINGS = ("model", "weights", "start", "size", "mode")
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """An image that a selection chose."""
+    """A selected image, to be recorded in a round."""
 
     image: int
     center: int | None
     center_guess: int | None
-    """What the model took the center for."""
+    """The class that the model predicted for the center."""
     similarity: float
     guess: int
     chances: tuple[tuple[int, float], ...]
 
 
 def add_round(store: Store, picks: Sequence[Chosen], how: dict[str, Any]) -> int:
-    """The number of a new round with these picks; refused where another process chose one of them meanwhile."""
+    """Records a round and returns its number; raises WorkspaceError if one of its images has been picked already."""
     with store.writing() as connection:
         (number,) = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM round").fetchone()
         taken = {row["image"] for row in connection.execute("SELECT image FROM pick")}
         if any(pick.image in taken for pick in picks):
-            raise WorkspaceError("Another process has made a round meanwhile. Select again.")
+            raise WorkspaceError("Another process has recorded a round in the meantime. Select again.")
         connection.execute("INSERT INTO round VALUES (?, ?, ?)", (number, now(), json.dumps(how)))
         connection.executemany(
             "INSERT INTO pick VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)",
@@ -57,7 +57,7 @@ def add_training(
     recall: Sequence[float | None],
     counts: Sequence[int],
 ) -> None:
-    """The training becomes the workspace's latest model."""
+    """Records a training, whose weights become the workspace's latest model."""
     with store.writing() as connection:
         (number,) = connection.execute("SELECT coalesce(max(number), 0) FROM round").fetchone()
         columns = "(round, made_at, labels_spent, weights, how, accuracy, recall, counts)"
@@ -115,9 +115,9 @@ def picked_images(store: Store) -> list[int]:
 
 
 def keep_weights(store: Store, name: str, write: Callable[[Path], object], *, replace: bool = True) -> None:
-    """Writes a file of the folder models, and records its size and hash; without `replace` an earlier one stays."""
+    """Writes a weight file and records its size and hash; without `replace`, an existing file is kept."""
     path = store.folder / "models" / name
-    with store.writing() as connection:  # of two processes with the same file, one waits for the other
+    with store.writing() as connection:  # the transaction makes a second process wait
         if replace or not path.exists():
             write(path)
             known = json.dumps({"bytes": path.stat().st_size, "hash": hash_file(path)})
@@ -125,7 +125,7 @@ def keep_weights(store: Store, name: str, write: Callable[[Path], object], *, re
 
 
 def damage_of_weights(store: Store, name: str) -> str | None:
-    """A sentence on a file of the folder models that is not what was written; files of older versions have no hash."""
+    """A sentence that says how a weight file is damaged, else None; a file without a recorded hash is not checked."""
     path, known = store.folder / "models" / name, store.settings().get(WEIGHTS + name)
     if known is None or not path.is_file():
         return None
@@ -133,24 +133,25 @@ def damage_of_weights(store: Store, name: str) -> str | None:
     if size != known["bytes"]:
         why = f"has {size:,} of {known['bytes']:,} bytes"
     elif hash_file(path) != known["hash"]:
-        why = "has another content than was written"
+        why = "has different content from what was written"
     else:
         return None
     return f"The weights models/{name} are damaged: the file {why}. Restore it, or remove it and train again."
 
 
 def recorded_weights(store: Store) -> list[str]:
-    """Names of all files of the folder models whose size and hash are known."""
+    """The names of all weight files with a recorded size and hash."""
     return [name.removeprefix(WEIGHTS) for name in store.settings() if name.startswith(WEIGHTS)]
 
 
 def hash_file(path: Path) -> str:
+    """The BLAKE2 hash of a file's content."""
     with path.open("rb") as file:
         return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def latest_training(store: Store) -> dict[str, Any] | None:
-    """The last training of the model that the workspace has now."""
+    """The last training of the workspace's current model; None if it has not been trained."""
     own = model_key(store.settings())
     with store.reading() as connection:
         rows = connection.execute("SELECT * FROM training ORDER BY id DESC").fetchall()
@@ -158,10 +159,10 @@ def latest_training(store: Store) -> dict[str, Any] | None:
 
 
 def model_key(settings: dict[str, Any]) -> str:
-    """Tells a model from another: where its address, first weights or input differ, so do its trainings."""
+    """Identifies a model by its address, initial weights and input; trainings belong to one model."""
     return json.dumps({name: settings.get(name) for name in MODEL_SETTINGS})
 
 
 def labels_key(labels: dict[int, int]) -> str:
-    """Tells labels from others: a corrected one asks for a training too."""
+    """A hash of the labels; it changes if a label is added or corrected."""
     return blake2b(repr(sorted(labels.items())).encode(), digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""Images of a workspace as a data set: decoded when asked for, refused where the file is no longer the one indexed."""
+"""The images of a workspace as a dataset, decoded on access; a file that has changed since indexing is an error."""
 
 import os
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from rarefish.workspace.indexed_files import read_indexed
 from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
 
-MOST_HELD = 1_000_000_000
-"""Bytes of decoded images that may be held in memory."""
+MOST_BYTES_IN_MEMORY = 1_000_000_000
+"""Larger datasets are decoded on every access instead of being held in memory."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """By which a file is known to be the one indexed."""
+    """Size, modification time and hash of a file when it was indexed."""
 
     bytes: int
     modified: int
@@ -33,11 +33,11 @@ class Stamp:
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Item i is (image, class), with -1 where the class is not known."""
+class WorkspaceImages:
+    """A dataset whose item i is (image, class), with class -1 where it is unknown."""
 
     ids: tuple[int, ...]
-    """Of the store."""
+    """The ids of the images in the workspace."""
     files: tuple[Path, ...]
     stamps: tuple[Stamp, ...]
     labels: tuple[int, ...]
@@ -48,15 +48,16 @@ class Shelf:
 
     @property
     def targets(self) -> list[int]:
+        """The class of each image, under the name that torchvision uses."""
         return list(self.labels)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Names that can be printed."""
+        """The paths of the files in printable form."""
         return tuple(show(os.fsencode(path)) for path in self.files)
 
     def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
-        """Hashes by which the data set is known to be the same, by name."""
+        """Hashes that identify the dataset, by name of the property."""
         return {
             "files": digest_files(self.files, with_contents=with_contents),
             "index": digest([self.ids, self.stamps]),
@@ -65,10 +66,10 @@ class Shelf:
         }
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = self._picture(index)
+        image = self._decode(index)
         return scale(image, self.wanted.mean, self.wanted.std), self.labels[index]
 
-    def _picture(self, index: int) -> Tensor:
+    def _decode(self, index: int) -> Tensor:
         path, stamp = self.files[index], self.stamps[index]
         name = show(os.fsencode(path))
         try:
@@ -80,21 +81,21 @@ class Shelf:
         return decode(BytesIO(content), self.wanted.size, self.wanted.mode, name)
 
 
-def hold(shelf: Shelf, reader: Reader) -> "tuple[Shelf | TensorDataset, dict[int, str]]":
-    """The same images decoded once and held in memory, where they are few; and what cannot be read, left out."""
-    one = shelf.wanted.channels * shelf.wanted.size[0] * shelf.wanted.size[1] * 4
-    if one * len(shelf) > MOST_HELD:
-        return shelf, {}
+def load_into_memory(data: WorkspaceImages, reader: Reader) -> "tuple[WorkspaceImages | TensorDataset, dict[int, str]]":
+    """Decodes the images into memory, unless they are too many; returns unreadable ones, left out, with the reason."""
+    image_bytes = data.wanted.channels * data.wanted.size[0] * data.wanted.size[1] * 4
+    if image_bytes * len(data) > MOST_BYTES_IN_MEMORY:
+        return data, {}
     unreadable: dict[int, str] = {}
-    batches = list(reader.read(shelf, title="reading images", labels=True, unreadable=unreadable))
+    batches = list(reader.read(data, title="reading images", labels=True, unreadable=unreadable))
     if not batches:
-        raise DataError(f"None of {len(shelf)} images can be read, such as {next(iter(unreadable.values()), '')}")
+        raise DataError(f"None of {len(data)} images can be read, such as {next(iter(unreadable.values()), '')}")
     labels = [batch.labels for batch in batches if batch.labels is not None]
     return TensorDataset(torch.cat([batch.images for batch in batches]), torch.cat(labels)), unreadable
 
 
-def shelve(store: Store, part: str, wanted: Input, labels: Mapping[int, int] | None = None) -> Shelf:
-    """All images of that part that can be used or, with labels (image -> class), those alone."""
+def open_images(store: Store, part: str, wanted: Input, labels: Mapping[int, int] | None = None) -> WorkspaceImages:
+    """The usable images of "pool" or "validation"; with `labels` (image id -> class), only those and their labels."""
     root = Path(store.settings()[f"{part}_root"])
     with store.reading() as connection:
         rows = connection.execute(
@@ -102,7 +103,7 @@ def shelve(store: Store, part: str, wanted: Input, labels: Mapping[int, int] | N
         ).fetchall()
     rows = [row for row in rows if labels is None or row["id"] in labels]
     known = {row["id"]: row["class"] for row in rows} if labels is None else labels
-    return Shelf(
+    return WorkspaceImages(
         tuple(row["id"] for row in rows),
         tuple(root / os.fsdecode(row["path"]) for row in rows),
         tuple(Stamp(row["bytes"], row["modified"], row["hash"]) for row in rows),

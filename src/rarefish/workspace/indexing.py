@@ -1,4 +1,4 @@
-"""Image files taken into a workspace: hashed, looked at, and left out with a reason where that must be."""
+"""Indexes image files into a workspace: hashes and checks them, and records why a file is left out."""
 
 import os
 import sqlite3
@@ -18,34 +18,34 @@ from rarefish.data.image_io import open_picture
 from rarefish.data.worker_processes import end_with_parent
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
 from rarefish.progress import track
-from rarefish.workspace.reconciliation import IN_VALIDATION, Changes, Content, Row, Seen, reconcile
+from rarefish.workspace.reconciliation import IN_VALIDATION, Changes, Content, FoundFile, Row, reconcile
 from rarefish.workspace.store import Store
 
 AT_ONCE = 64
 MOST_BYTES = 1 << 30
-"""Larger files are not images that a person labels."""
+"""Larger files are left out without being read."""
 FEW = 5
-"""Names that a report gives."""
+"""Number of file names in a summary."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """What came of it, for a report."""
+    """The result of indexing, for a summary."""
 
     taken: int
-    """Images that can be used, in all."""
+    """Usable images in total."""
     new: int
     left_out: dict[str, tuple[int, tuple[str, ...]]]
-    """State -> how many, and some of them by name."""
+    """State -> number of files, and the names and notes of some of them."""
 
 
 def index(
     store: Store, part: str, root: Path, files: Sequence[Listed], *, jobs: int = 0, shown: bool = True
 ) -> Indexed:
-    """Takes files into the store; a known path with the size and time that it had before is not read again.
+    """Indexes files; a file whose path, size and modification time are unchanged is not read again.
 
-    New images are written as they are read, some at a time, so a killed run goes on where it stopped. Everything else
-    (moved, copied, edited and removed files) is settled at the end in one transaction, when all files are known.
+    New images are recorded in batches as they are read, so that a killed run continues where it stopped. Moved, copied,
+    edited and removed files are handled at the end in one transaction, when all files are known.
     """
     numbers = {name: number for number, name in enumerate(store.classes())}
     check_labels(files, numbers)
@@ -57,12 +57,12 @@ def index(
             query = "SELECT path, bytes, modified FROM image WHERE part = ?"
             known = {bytes(path): (size, modified) for path, size, modified in connection.execute(query, (part,))}
         fresh = [f for f in files if _stamp(os.path.join(start, f.path)) != known.get(f.path, ())]
-        looked = _look_all([os.path.join(start, f.path) for f in fresh], jobs)
-        looked = track(looked, total=len(fresh), title=f"looking at the {part} images", shown=shown)
-        pairs, num_new, found = zip(fresh, looked, strict=True), 0, dict[bytes, Content]()
-        while some := list(islice(pairs, 1000)):
+        contents = _read_all([os.path.join(start, f.path) for f in fresh], jobs)
+        contents = track(contents, total=len(fresh), title=f"reading {part} images", shown=shown)
+        pairs, num_new, found = zip(fresh, contents, strict=True), 0, dict[bytes, Content]()
+        while batch := list(islice(pairs, 1000)):
             with store.writing() as connection:
-                for file, content in some:
+                for file, content in batch:
                     if file.path not in known and _add_new(connection, part, file, content, numbers):
                         num_new += 1
                         known[file.path] = (content.bytes, content.modified)
@@ -71,21 +71,23 @@ def index(
         with store.writing() as connection:
             rows = _read_rows(connection, part)
             found = {row.path: row.content for row in rows} | found
-            seen = [Seen(f.path, _number(f, numbers), found[f.path]) for f in files]
+            seen = [FoundFile(f.path, _number(f, numbers), found[f.path]) for f in files]
             changes = reconcile(part, rows, seen, _trusted(connection) if part == "pool" else ())
             _apply(connection, part, changes)
     return _summary(store, part, num_new + changes.num_fresh)
 
 
 def check_labels(files: Iterable[Listed], known: Container[str]) -> None:
-    """Complains about classes that were not named."""
-    strange = Counter(f.label for f in files if f.label is not None and f.label not in known)
-    if strange:
-        raise ArgumentError(f"The validation set has classes that were not named: {list_some(strange)}.")
+    """Raises ArgumentError if a file has a class that is not among the known ones."""
+    unknown = Counter(f.label for f in files if f.label is not None and f.label not in known)
+    if unknown:
+        raise ArgumentError(
+            f"The validation set has unknown classes: {list_some(unknown)}. Add them to the classes of the workspace."
+        )
 
 
 def check_root(store: Store, part: str, root: Path) -> None:
-    """A folder that was moved is fine; another one would make all that is known unreadable."""
+    """Raises WorkspaceError if `root` is not the indexed folder; the same folder at a new place is accepted."""
     before = store.settings().get(f"{part}_root")
     if before is None or Path(before) == Path(os.path.abspath(root)):
         return
@@ -96,13 +98,13 @@ def check_root(store: Store, part: str, root: Path) -> None:
     there = sum(os.path.isfile(path) and os.path.getsize(path) == size for path, size in here)
     if known and there < len(known) / 2:
         raise WorkspaceError(
-            f"The {part} images of {store.folder} are in {before}; {root} is another folder. Put all of them below one "
-            "folder and name that, or make another workspace."
+            f"The {part} images of {store.folder} are in {before}; {root} is another folder. Put all images into one "
+            "folder and use it, or create another workspace."
         )
 
 
 def _stamp(path: bytes) -> tuple[int, int] | None:
-    """Size and time of a file."""
+    """Size and modification time of a file; None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -110,8 +112,8 @@ def _stamp(path: bytes) -> tuple[int, int] | None:
     return status.st_size, status.st_mtime_ns
 
 
-def look(path: bytes) -> Content:
-    """One file read once: its hash, and whether it is an image."""
+def read_image_file(path: bytes) -> Content:
+    """Reads a file once: its hash, its size as an image, or why it is not a usable image."""
     try:
         status = os.stat(path)
         modified = status.st_mtime_ns
@@ -132,21 +134,22 @@ def look(path: bytes) -> Content:
 
 
 def fingerprint(content: bytes) -> str:
+    """The hash by which an image's content is recognized."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
-def _look_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
+def _read_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
     jobs = jobs or len(os.sched_getaffinity(0))
     if jobs == 1 or len(paths) < 2 * AT_ONCE:
-        yield from map(look, paths)
+        yield from map(read_image_file, paths)
         return
     try:
         with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver"), initializer=end_with_parent) as pool:
-            yield from pool.map(look, paths, chunksize=AT_ONCE)
+            yield from pool.map(read_image_file, paths, chunksize=AT_ONCE)
     except BrokenProcessPool as error:
         raise WorkspaceError(
-            "A process that reads images was killed, perhaps because memory ran out. What was indexed is kept. Run the "
-            "same command again, with --jobs 1 if this goes on."
+            "A process that reads images was killed, perhaps because memory ran out. Images indexed so far are kept. "
+            "Run the same command again, with --jobs 1 if it keeps failing."
         ) from error
 
 
@@ -168,11 +171,11 @@ def _insert(connection: sqlite3.Connection, part: str, rows: Iterable[Row]) -> N
 def _add_new(
     connection: sqlite3.Connection, part: str, file: Listed, content: Content, numbers: dict[str, int]
 ) -> bool:
-    """Whether the image was added at once, as one that no row has at any path: it cannot be a moved one or a copy."""
+    """Adds an image whose content no row has, and returns whether it did; others may be moved files or copies."""
     query = "SELECT 1 FROM image WHERE part = ? AND hash = ?"
     if content.hash and connection.execute(query, (part, content.hash)).fetchone():
         return False
-    seen = Seen(file.path, _number(file, numbers), content)
+    seen = FoundFile(file.path, _number(file, numbers), content)
     is_trusted = part == "pool" and connection.execute(f"{TRUSTED} AND hash = ?", (content.hash,)).fetchone()
     _insert(connection, part, reconcile(part, [], [seen], {content.hash} if is_trusted else ()).new)
     if part == "validation" and not content.problem:

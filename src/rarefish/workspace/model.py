@@ -1,4 +1,4 @@
-"""The model that a workspace stands at: before any label, and after its last training."""
+"""The model of a workspace: with its initial weights, or with those of its last training."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -19,34 +19,34 @@ from rarefish.models.loading import load_model, load_weights
 from rarefish.models.preprocessing import Input, channels_of, check_outputs, input_of
 from rarefish.training.rotation import ROTATION, PretrainingJob, pretrain_rotation
 from rarefish.workspace.history import damage_of_weights, keep_weights, latest_training, model_key
-from rarefish.workspace.images import Shelf, shelve
+from rarefish.workspace.images import WorkspaceImages, open_images
 from rarefish.workspace.store import FILE, Store, open_store
 from rarefish.workspace.trust import check_trust
 
 STARTS = ("random", "rotation")
-ROTATED = 4_000
-"""Pool images that rotation pretraining looks at."""
+PRETRAINING_IMAGES = 4_000
+"""Pool images used for rotation pretraining."""
 
 
 def first_model(store: Store) -> tuple[nn.Module, Input]:
-    """The model before any label: from its own weights, at random, or after rotation pretraining on the pool."""
+    """The model before any training on labels: given weights, random ones, or rotation pretraining on the pool."""
     settings = store.settings()
     if not settings.get("model"):
-        raise WorkspaceError(f"{store.folder} has no model yet. Name one: rarefish init … --model resnet18")
+        raise WorkspaceError(f"{store.folder} has no model yet. Set one: rarefish init … --model resnet18")
     check_trust(store)
     model, wanted = build(settings, len(store.classes()))
     if settings.get("start") == "rotation" and not settings.get("weights"):
         name = blake2b(model_key(settings).encode(), digest_size=4).hexdigest()
         start = store.folder / "models" / f"start-{name}.pt"
         if not start.exists():
-            pretrained = _pretrained(model, shelve(store, "pool", wanted), len(store.classes()))
+            pretrained = _pretrain(model, open_images(store, "pool", wanted), len(store.classes()))
             keep_weights(store, start.name, partial(save_weights, pretrained), replace=False)
-        _load_own(model, store, start.name)
+        _load_saved(model, store, start.name)
     return model, wanted
 
 
 def build(settings: Mapping[str, Any], num_classes: int) -> tuple[nn.Module, Input]:
-    """The model that settings name, and what it wants to be shown; complains where it cannot do the work."""
+    """Builds the model named in the settings, checks it, and returns it with its input format."""
     address, weights, mode, size = (settings.get(name) for name in ("model", "weights", "mode", "size"))
     assert address is not None
     path = Path(weights) if weights else None
@@ -59,16 +59,16 @@ def build(settings: Mapping[str, Any], num_classes: int) -> tuple[nn.Module, Inp
 
 
 def latest_model(store: Store) -> tuple[nn.Module, Input]:
-    """The model of the last training; before that the first."""
+    """The model with the weights of its last training; before any training, the initial model."""
     model, wanted = first_model(store)
     last = latest_training(store)
     if last:
-        _load_own(model, store, last["weights"])
+        _load_saved(model, store, last["weights"])
     return model, wanted
 
 
 def describe_layers(address: str, weights: Path | None, num_classes: int, mode: str | None) -> list[dict[str, Any]]:
-    """Every layer on the way to the logits with its channels, in the order they run; the chosen ones are marked."""
+    """The layers below the logits in forward order, with their channels and whether they are used by default."""
     if (Path(address) / FILE).exists():
         with closing(open_store(Path(address))) as store:
             model, wanted = first_model(store)
@@ -86,20 +86,21 @@ def describe_layers(address: str, weights: Path | None, num_classes: int, mode: 
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
+    """Saves the model's state dict on the CPU, replacing the file as a whole."""
     weights = {name: value.cpu() for name, value in model.state_dict().items()}
     replace_whole(path, lambda file: torch.save(weights, file))
 
 
-def _load_own(model: nn.Module, store: Store, name: str) -> None:
+def _load_saved(model: nn.Module, store: Store, name: str) -> None:
     damage = damage_of_weights(store, name)
     if damage:
         raise WorkspaceError(damage)
     load_weights(model, store.folder / "models" / name)
 
 
-def _pretrained(model: nn.Module, pool: Shelf, num_classes: int) -> nn.Module:
+def _pretrain(model: nn.Module, pool: WorkspaceImages, num_classes: int) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
-    rows = draw_some(min(ROTATED, len(pool)), len(pool), generator).tolist()
+    rows = draw_some(min(PRETRAINING_IMAGES, len(pool)), len(pool), generator).tolist()
     images = torch.cat([batch.images for batch in Reader(progress=False).read(pool, rows, unreadable={})])
-    (done,) = pretrain_rotation([PretrainingJob(model, images, num_classes, generator)], ROTATION)
-    return done
+    (pretrained,) = pretrain_rotation([PretrainingJob(model, images, num_classes, generator)], ROTATION)
+    return pretrained

@@ -1,4 +1,4 @@
-"""Which row of the store belongs to which file, after files were moved, copied, edited or removed."""
+"""Matches rows of the index to files after files were moved, copied, edited or removed."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -13,10 +13,10 @@ GONE = "is gone"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What was found in a file."""
+    """The content of a file: its hash, size, and dimensions as an image."""
 
     hash: str
-    """Empty where the file cannot be read."""
+    """Empty if the file cannot be read."""
     bytes: int
     modified: int
     width: int = 0
@@ -26,12 +26,12 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A file that is there now."""
+class FoundFile:
+    """A file found in the folder."""
 
     path: bytes
     number: int | None
-    """Its class, in the validation set."""
+    """The class, for validation images."""
     content: Content
 
 
@@ -40,35 +40,35 @@ class Row:
     """A row of the table `image`."""
 
     id: int | None
-    """None where the row is new."""
+    """None for a new row."""
     path: bytes
     number: int | None
     content: Content
     state: str
     note: str
     is_kept: bool = False
-    """Whether a round refers to it: then it never takes another content and is never removed."""
+    """Whether a round refers to the row; such a row keeps its content and is never removed."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What is to be written, in this order."""
+    """Changes to the index, to be applied in this order."""
 
     removed: list[int]
-    """Ids of rows that nothing refers to and whose path another row takes."""
+    """Ids of rows that no round refers to and whose path now belongs to another row."""
     changed: list[Row]
     new: list[Row]
     num_fresh: int
-    """How many rows are new or have other content than before."""
+    """Number of rows that are new or have new content."""
 
 
-def reconcile(part: str, rows: Sequence[Row], files: Sequence[Seen], trusted: Container[str] = ()) -> Changes:
-    """The changes that make the rows agree with the files; once they are written there are no more.
+def reconcile(part: str, rows: Sequence[Row], files: Sequence[FoundFile], trusted: Container[str] = ()) -> Changes:
+    """Returns the changes that make the rows agree with the files; reconciling again then changes nothing.
 
-    A row follows its content: to a new path where the file was moved, or to a copy where the file was removed. Rows
-    that a round refers to choose first. In the pool, a path whose image people were asked about and that exists
-    nowhere now stays reserved for that image, unless another such image was moved there. Each content is used once,
-    and in the pool only if its hash is not in `trusted`, the hashes of the validation set.
+    A row follows its content: to the new path of a moved file, or to a copy if the file was removed. Rows that a round
+    refers to are matched first. If the image of such a row no longer exists anywhere in the pool, its path stays
+    reserved for it, unless another such image was moved there. Each content is used once, and in the pool only if its
+    hash is not in `trusted`, the hashes of the validation set.
     """
     if part == "validation":
         check_classes_agree(files)
@@ -98,9 +98,9 @@ def reconcile(part: str, rows: Sequence[Row], files: Sequence[Seen], trusted: Co
     )
 
 
-def check_classes_agree(files: Iterable[Seen]) -> None:
-    """Complains about an image that is in two classes of the validation set."""
-    first: dict[str, Seen] = {}
+def check_classes_agree(files: Iterable[FoundFile]) -> None:
+    """Raises DataError if an image is in two classes of the validation set."""
+    first: dict[str, FoundFile] = {}
     for file in files:
         if file.content.hash and not file.content.problem:
             other = first.setdefault(file.content.hash, file)
@@ -111,11 +111,11 @@ def check_classes_agree(files: Iterable[Seen]) -> None:
 
 
 def _follow_content(
-    owners: dict[bytes, Row], rows: Sequence[Row], here: Mapping[bytes, Seen], known: Sequence[Row] = ()
+    owners: dict[bytes, Row], rows: Sequence[Row], here: Mapping[bytes, FoundFile], known: Sequence[Row] = ()
 ) -> list[Row]:
-    """Gives each row the file with its content: the one at its path, else another. Returns the rows without one.
+    """Assigns each row the file with its content, preferably at its own path. Returns the rows without a file.
 
-    Files at which no row of `known` has this content come first.
+    Files whose content does not belong to a row of `known` at the same path are assigned first.
     """
     loose = []
     for row in rows:
@@ -143,13 +143,15 @@ def _follow_content(
     return left
 
 
-def _is_in_place(row: Row, here: Mapping[bytes, Seen]) -> bool:
+def _is_in_place(row: Row, here: Mapping[bytes, FoundFile]) -> bool:
     file = here.get(row.path)
     return file is not None and bool(row.content.hash) and file.content.hash == row.content.hash
 
 
-def _choose_used(owners: Mapping[bytes, Row], here: Mapping[bytes, Seen], trusted: Container[str]) -> dict[str, bytes]:
-    """Hash -> path of the copy that is used: where a round refers to one that, else the one used before."""
+def _choose_used(
+    owners: Mapping[bytes, Row], here: Mapping[bytes, FoundFile], trusted: Container[str]
+) -> dict[str, bytes]:
+    """Hash -> path of the copy to use: one that a round refers to, else the one used before."""
     used: dict[str, bytes] = {}
     for path, owner in owners.items():
         content = here[path].content
@@ -167,8 +169,8 @@ def _is_usable(owner: Row, content: Content) -> bool:
     return owner.is_kept or not content.problem
 
 
-def _present(owner: Row, file: Seen, used: Mapping[str, bytes], trusted: Container[str]) -> Row:
-    """The row as the file has it."""
+def _present(owner: Row, file: FoundFile, used: Mapping[str, bytes], trusted: Container[str]) -> Row:
+    """The row updated from its file."""
     content = file.content
     state, note = "ready", ""
     if not _is_usable(owner, content):
@@ -183,8 +185,10 @@ def _present(owner: Row, file: Seen, used: Mapping[str, bytes], trusted: Contain
 
 
 def _lose(row: Row, part: str, is_taken: bool, trusted: Container[str]) -> Row:
-    """A row that a round refers to and whose image is nowhere; its path is given up where another image has it."""
-    path = row.path + b"/replaced-%d" % (row.id or 0) if is_taken else row.path  # below a file there is no other
+    """A row that a round refers to and whose image is missing; its path is changed if another image has taken it."""
+    path = (
+        row.path + b"/replaced-%d" % (row.id or 0) if is_taken else row.path
+    )  # no other file can have a path below a file
     if part == "validation":
         return replace(_mark_gone(row), path=path)
     state, note = ("trusted", IN_VALIDATION) if row.content.hash in trusted else ("ready", "")

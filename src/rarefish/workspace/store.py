@@ -1,4 +1,4 @@
-"""A workspace's store: one SQLite file, read and written in whole transactions by any number of processes."""
+"""A workspace's database: one SQLite file that any number of processes read and write in transactions."""
 
 import fcntl
 import json
@@ -21,69 +21,71 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Store:
-    """A workspace that is there; connections are made as threads need them."""
+    """An existing workspace. Each thread gets its own connection when it needs one."""
 
     folder: Path
     _connections: Connections = field(repr=False, compare=False)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One consistent view of the store."""
-        with explained(self.folder), self._connections.lent() as connection, _transaction(connection, "BEGIN"):
+        """A read transaction: one consistent view of the database."""
+        with explain_errors(self.folder), self._connections.borrow() as connection, _transaction(connection, "BEGIN"):
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """All of what is written inside, or none; it is on disk, at the workspace's path, when this ends."""
-        with explained(self.folder), self._connections.lent() as connection:
+        """A write transaction: committed as a whole, and on disk at the workspace's path when the block ends."""
+        with explain_errors(self.folder), self._connections.borrow() as connection:
             with _transaction(connection, "BEGIN IMMEDIATE"):
                 yield connection
             self._connections.check(connection)
 
     def checkpoint(self) -> int:
-        """Merges what was committed into rarefish.db; returns how many pages are left because others still read."""
-        with explained(self.folder), self._connections.lent() as connection:
+        """Merges the write-ahead log into rarefish.db; returns how many pages remain because others still read."""
+        with explain_errors(self.folder), self._connections.borrow() as connection:
             if connection.is_read_only:
                 return 0
             _, pages, merged = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         return max(0, pages - merged)
 
     def close(self) -> None:
-        """Merges what was committed into rarefish.db and closes it; a store that is used again opens it again."""
+        """Merges the write-ahead log into rarefish.db and closes it; the next use opens it again."""
         self._connections.close()
 
     def has_wal(self) -> bool:
-        """Whether a process has the workspace open: then rarefish.db by itself may lack the last labels."""
+        """Whether a write-ahead log exists; then rarefish.db alone may lack the latest labels."""
         return (self.folder / f"{FILE}-wal").exists()
 
     def _connection(self) -> Connection:
         return self._connections.own()
 
     def settings(self) -> dict[str, Any]:
+        """All settings by name."""
         with self.reading() as connection:
             return {name: json.loads(value) for name, value in connection.execute("SELECT name, value FROM setting")}
 
     def set(self, **values: object) -> None:
+        """Stores settings; values must be JSON."""
         with self.writing() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO setting VALUES (?, ?)", [(name, json.dumps(v)) for name, v in values.items()]
             )
 
     def identity(self) -> str:
-        """A random name of this workspace; with it a page that is still open never answers into another workspace."""
+        """This workspace's random id; with it, a page left open never sends answers to another workspace."""
         with self.writing() as connection:
             random_name = json.dumps(secrets.token_hex(8))
             connection.execute("INSERT OR IGNORE INTO setting VALUES ('identity', ?)", (random_name,))
         return self.settings()["identity"]
 
     def classes(self) -> list[str]:
-        """Names, in the order of the model's outputs."""
+        """The class names, in the order of the model's outputs."""
         with self.reading() as connection:
             return [name for (name,) in connection.execute("SELECT name FROM class ORDER BY number")]
 
     @contextmanager
     def alone(self, what: str) -> Iterator[None]:
-        """While this lasts no other process does the same to the workspace; a killed one lets go of it."""
+        """Holds a lock on one kind of work, such as "training"; it is released even if the process is killed."""
         with _open_lock(self.folder / f".{what}.lock") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +95,7 @@ class Store:
 
 
 def _open_lock(path: Path) -> IO[bytes]:
-    """The lock file, made where it is missing; an existing file is never emptied and a link is never followed."""
+    """Opens the lock file and creates it if necessary; existing files are not truncated, links are not followed."""
     try:
         return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666), "r+b", buffering=0)
     except OSError as error:
@@ -103,13 +105,13 @@ def _open_lock(path: Path) -> IO[bytes]:
 
 
 def create_store(folder: Path, classes: Sequence[str]) -> Store:
-    """A new workspace, or one that is there with the same classes."""
+    """Creates a workspace, or opens an existing one with the same classes."""
     check_classes(classes)
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("models", "exports"):
         (folder / name).mkdir(exist_ok=True)
     with (
-        explained(folder),
+        explain_errors(folder),
         closing(connect(folder / FILE, "rwc")) as connection,
         _transaction(connection, "BEGIN IMMEDIATE"),
     ):
@@ -121,38 +123,41 @@ def create_store(folder: Path, classes: Sequence[str]) -> Store:
     store = open_store(folder)
     if store.classes() != list(classes):
         raise WorkspaceError(
-            f"{folder} is a workspace with other classes: {list_some(store.classes())}. Name these, or another folder."
+            f"{folder} is a workspace with other classes: {list_some(store.classes())}. Use these, or another folder."
         )
     return store
 
 
 def open_store(folder: Path) -> Store:
-    """The workspace in that folder."""
+    """Opens the workspace in this folder."""
     if not (folder / FILE).exists():
-        raise WorkspaceError(f"{folder} is no workspace. Make one: rarefish init {folder} --pool … --validation …")
+        raise WorkspaceError(f"{folder} is not a workspace. Create one: rarefish init {folder} --pool … --validation …")
     store = Store(folder, Connections(folder / FILE))
-    with explained(folder):
+    with explain_errors(folder):
         version = _version(store._connections.own())
     if version == 0:
         raise WorkspaceError(
-            f"{folder} is no workspace yet: making it was interrupted. Do it again: rarefish init {folder} …"
+            f"{folder} is not a complete workspace, because creating it was interrupted. Run again: "
+            f"rarefish init {folder} …"
         )
     if version != VERSION:
-        raise WorkspaceError(f"{folder} was made by another version of rarefish ({version}, this one is {VERSION}).")
+        raise WorkspaceError(
+            f"{folder} was made by another version of rarefish (format {version}; this version reads {VERSION})."
+        )
     return store
 
 
 def is_workspace(folder: Path) -> bool:
-    """Whether that folder has a workspace; the empty file that an interrupted `init` leaves is none."""
+    """Whether this folder has a workspace; the empty file left by an interrupted `init` does not count."""
     if not (folder / FILE).exists():
         return False
-    with explained(folder), closing(connect(folder / FILE)) as connection:
+    with explain_errors(folder), closing(connect(folder / FILE)) as connection:
         return _version(connection) != 0
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Errors of SQLite as errors of the workspace, with a way out."""
+def explain_errors(folder: Path) -> Iterator[None]:
+    """Turns SQLite errors into WorkspaceError with advice."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -160,7 +165,7 @@ def explained(folder: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.IntegrityError):
             raise
-        raise WorkspaceError(f"{folder / FILE} is damaged: {error}. Take the last copy of it.") from error
+        raise WorkspaceError(f"{folder / FILE} is damaged: {error}. Restore the latest backup.") from error
 
 
 @contextmanager
@@ -181,7 +186,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def check_classes(classes: Sequence[str]) -> None:
-    """Complains about names that a person or a file system would take for one another."""
+    """Raises ArgumentError for class names that a person or a file system could confuse."""
     if len(classes) < 2:
         raise ArgumentError(f"A task needs at least two classes; found {list_some(classes) or 'none'}.")
     bare = [name for name in classes if name != name.strip() or not name or not name.isprintable()]
@@ -195,11 +200,12 @@ def check_classes(classes: Sequence[str]) -> None:
 
 
 def now() -> str:
+    """The current time in UTC, as ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def _statements(script: str) -> Iterator[str]:
-    """One statement after another: executescript() would end the transaction."""
+    """Yields the statements of a script; executescript() would commit the transaction."""
     statement = ""
     for line in script.splitlines(keepends=True):
         statement += line
@@ -211,11 +217,11 @@ def _statements(script: str) -> Iterator[str]:
 def _way_out(error: sqlite3.OperationalError) -> str:
     text = str(error)
     if "full" in text:
-        return " The disk is full: nothing was changed; make room and do it again."
+        return " The disk is full: nothing was changed. Free some space and try again."
     if "locked" in text:
-        return " Another process holds it: do it again."
+        return " Another process is using it: try again."
     if "readonly" in text:
-        return " It can only be read here: copy it to a folder you may write to (rarefish backup), and use that."
+        return " It can only be read here: copy it to a writable folder (rarefish backup), and use the copy."
     if "unable to open" in text:
-        return f" If it can only be read here, copy {FILE} and {FILE}-wal to a folder you may write to, and use that."
+        return f" If it can only be read here, copy {FILE} and {FILE}-wal to a writable folder, and use the copy."
     return ""

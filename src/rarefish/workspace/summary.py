@@ -1,4 +1,4 @@
-"""What a workspace comes to so far: curves, recall, what rounds bought, how the pool differs from validation."""
+"""Summary of a workspace: learning curve, recall, labels per round, and how the pool differs from validation."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from rarefish.workspace.store import Store
 
 
 def summarize(store: Store) -> dict[str, Any]:
-    """All of it as plain values, for the dashboard, the report and `--json`."""
+    """The summary as JSON values, for the dashboard, the report and `--json`."""
     classes, labels, state = store.classes(), settled(store), progress(store)
     with store.reading() as connection:
         trainings = [_training(row) for row in connection.execute("SELECT * FROM training ORDER BY id")]
@@ -48,14 +48,14 @@ def summarize(store: Store) -> dict[str, Any]:
 
 
 def is_trained(store: Store, labels: dict[int, int]) -> bool:
-    """Whether the model has learned from just these labels."""
+    """Whether the latest training used exactly these labels."""
     last = latest_training(store)
     return last is not None and json.loads(last["how"]).get("labels_key") == labels_key(labels)
 
 
 def outlook(trainings: list[dict[str, Any]], counts: list[int]) -> str | None:
-    """What the next labels should bring to the classes that fail, once there are rounds enough to tell."""
-    by_labels = {training["labels_spent"]: training for training in trainings}  # of several, the last
+    """A sentence with the expected gain in recall of the failing classes; None with too few trainings."""
+    by_labels = {training["labels_spent"]: training for training in trainings}  # the last one, if there are several
     ordered = [by_labels[spent] for spent in sorted(by_labels)]
     if len(ordered) < 2:
         return None
@@ -83,13 +83,13 @@ def _training(row: Any) -> dict[str, Any]:
 
 
 def _round(row: Any, images: list[int], labels: dict[int, int], num_classes: int) -> dict[str, Any]:
-    bought = [labels[image] for image in images if image in labels]
-    counts = np.bincount(bought, minlength=num_classes).tolist() if bought else [0] * num_classes
-    return {"number": row["number"], "picks": len(images), "labeled": len(bought), "bought": counts}
+    labeled = [labels[image] for image in images if image in labels]
+    counts = np.bincount(labeled, minlength=num_classes).tolist() if labeled else [0] * num_classes
+    return {"number": row["number"], "picks": len(images), "labeled": len(labeled), "bought": counts}
 
 
 def _mix(counts: list[int], rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of the classes in the validation set and, as the last selection estimated them, in the pool."""
+    """Class shares in the validation set and, as estimated by the last selection, in the pool."""
     total = max(1, sum(counts))
     pool = next((how["pool_mix"] for how in reversed(rounds) if how.get("pool_mix")), None)
     return {"validation": [count / total for count in counts], "pool": pool}

@@ -1,4 +1,4 @@
-"""Trainings noted where TensorBoard and MLflow look for them, if they are installed."""
+"""Logs trainings to TensorBoard and MLflow, if they are installed."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def log_training(folder: Path, training: dict[str, Any]) -> list[str]:
-    """The loggers that took the training, as `workspace.recording.latest_training` gives it; none need be there."""
+    """Logs a training, as `workspace.history.latest_training` returns it; returns the names of the loggers used."""
     numbers = _numbers(training)
     used = [name for name in LOGGERS if find_spec(name) is not None]
     for name in used:
@@ -20,7 +20,7 @@ def log_training(folder: Path, training: dict[str, Any]) -> list[str]:
 
 def _numbers(training: dict[str, Any]) -> dict[str, float]:
     recall = training.get("recall", [])
-    recall = json.loads(recall) if isinstance(recall, str) else recall  # as the store has it
+    recall = json.loads(recall) if isinstance(recall, str) else recall  # as stored in the database
     numbers = {"accuracy": training.get("accuracy"), "round": training.get("round")}
     numbers |= {f"recall/{number}": value for number, value in enumerate(recall)}
     return {name: float(value) for name, value in numbers.items() if value is not None and math.isfinite(value)}
@@ -38,7 +38,7 @@ def _tensorboard(folder: Path, numbers: dict[str, float], step: int) -> None:
 
 
 def _mlflow(folder: Path, numbers: dict[str, float], step: int) -> None:
-    """To the server that MLFLOW_TRACKING_URI names, else to a file in the folder."""
+    """Logs to the server in MLFLOW_TRACKING_URI, else to a file in the folder."""
     import mlflow  # pyright: ignore[reportMissingImports]
 
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder / 'mlflow.db').resolve()}"

@@ -1,7 +1,7 @@
-"""Which workspaces may run Python code: those whose model this user named here, or allowed with `--trust`.
+"""Decides which workspaces may run Python code as their model: those that this user created or allowed with `--trust`.
 
-A workspace names its model by an address, and FILE.py:FUNCTION or module:function are code. Who opens a workspace from
-somebody else has not chosen that code. What was allowed is kept outside of the workspace, in the user's configuration.
+A workspace names its model by an address, and FILE.py:FUNCTION or module:function is code. Somebody who opens another
+person's workspace has not chosen that code. Permissions are kept outside the workspace, in the user's configuration.
 """
 
 import hashlib
@@ -18,16 +18,16 @@ from rarefish.models.loading import is_own_code
 from rarefish.workspace.store import FILE, Store
 
 _allowed: dict[Path, dict[str, Any]] = {}
-"""What this process allowed: it counts even where nothing can be written to the configuration."""
+"""Permissions given in this process; they apply even if the configuration cannot be written."""
 
 
 def trust_model(store: Store, address: str, *, changes: bool = False) -> None:
-    """Allows this workspace to run that model from now on; a built-in model needs no trust.
+    """Allows this workspace to run this model's code from now on; a built-in model needs no permission.
 
     Args:
-        store: The workspace, at its present place. A copy of it elsewhere is not trusted.
-        address: The model. Another address in the settings later on is not trusted.
-        changes: Whether the code may change, as that of one's own model does. Without it a changed file is refused.
+        store: The workspace at its present path. A copy elsewhere is not trusted.
+        address: The model. If the settings later name another one, that is not trusted.
+        changes: Whether the code may change, as the user's own model does. If not, a changed file is refused.
     """
     if not is_own_code(address):
         return
@@ -46,7 +46,7 @@ def trust_model(store: Store, address: str, *, changes: bool = False) -> None:
 
 
 def check_trust(store: Store) -> None:
-    """Complains if the workspace's model is Python code that this user has not allowed for this workspace."""
+    """Raises WorkspaceError if the workspace's model is Python code that this user has not allowed for it."""
     address = store.settings().get("model")
     if not address or not is_own_code(address):
         return
@@ -58,12 +58,12 @@ def check_trust(store: Store) -> None:
     )
     if {name: entry.get(name) for name in IDENTITY} != _identity(store, address):
         raise WorkspaceError(
-            f"The workspace {store.folder} would run {code} to make its model ({function}), which you have not "
-            f"allowed. Read it first. {way_out}"
+            f"The workspace {store.folder} would run {code} to build its model ({function}), which you have not "
+            f"allowed. Read the code first. {way_out}"
         )
     if not entry.get("changes") and entry.get("sha256") != _hash(address):
         raise WorkspaceError(
-            f"The workspace {store.folder} would run {code}, which changed since you allowed it. {way_out}"
+            f"The workspace {store.folder} would run {code}, which has changed since you allowed it. {way_out}"
         )
 
 
@@ -71,12 +71,12 @@ IDENTITY = ("folder", "inode", "model")
 
 
 def _identity(store: Store, address: str) -> dict[str, Any]:
-    """Of the workspace and its model; the inode tells a workspace that was put into the place of another."""
+    """Identifies the workspace and its model; the inode reveals a workspace that replaced another one."""
     return {"folder": str(store.folder.resolve()), "inode": (store.folder / FILE).stat().st_ino, "model": address}
 
 
 def _place(store: Store) -> Path:
-    """The file in the user's configuration for this workspace: one for each, so that processes do not collide."""
+    """The file in the user's configuration for this workspace; separate files avoid conflicts between processes."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
     home = os.path.expanduser("~")
     config = Path(given) if os.path.isabs(given) else Path(home if os.path.isabs(home) else "/") / ".config"
@@ -93,6 +93,6 @@ def _read(place: Path) -> dict[str, Any]:
 
 
 def _hash(address: str) -> str | None:
-    """Of the Python file's content; a module is not looked for, since that would run the packages it is in."""
+    """The hash of a Python file. A module is not located, because that would import its parent packages."""
     file = Path(address.rpartition(":")[0])
     return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None

@@ -1,4 +1,4 @@
-"""Whether a workspace is what it should be: the file itself, what is derived from labels, and the images on disk."""
+"""Checks a workspace for damage: the database, the consistency of labels, the weights, and the image files."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ FEW = 5
 
 
 def verify(store: Store, deep: bool = False) -> list[str]:
-    """What is wrong, a sentence each; `deep` reads every image again and compares its hash."""
+    """Returns one sentence per problem; with `deep`, every image is read again and its hash compared."""
     return [*_file(store), *_labels(store), *_models(store), *_images(store, deep)]
 
 
@@ -22,23 +22,23 @@ def _file(store: Store) -> Iterator[str]:
     with store.reading() as connection:
         for (word,) in connection.execute("PRAGMA integrity_check").fetchall():
             if word != "ok":
-                yield f"The file is damaged: {word}."
+                yield f"The database is damaged: {word}."
         for table, row, other, _ in connection.execute("PRAGMA foreign_key_check").fetchall():
-            yield f"Row {row} of {table} points to something in {other} that is not there."
+            yield f"Row {row} of {table} refers to a missing row of {other}."
 
 
 LABELS: dict[str, str] = {
-    "{} images are marked open or done, and their labels say the opposite.": (
+    "{} images are marked as open or done, but their labels say the opposite.": (
         "SELECT image FROM pick WHERE is_open <> " + IS_OPEN.replace("?", ":needed")
     ),
-    "{} labels are on images that no round asked about.": (
+    "{} labels are on images that no round has picked.": (
         "SELECT image FROM label WHERE image NOT IN (SELECT image FROM pick)"
     ),
-    "{} labels take back an answer of someone else, or on another image.": (
+    "{} labels undo an answer by someone else or on another image.": (
         "SELECT one.id FROM label AS one JOIN label AS other ON other.id = one.undoes "
         "WHERE one.who <> other.who OR one.image <> other.image OR other.answer = 'undo'"
     ),
-    "{} images that a round asked about are not in the pool.": (
+    "{} picked images are not in the pool.": (
         "SELECT pick.image FROM pick JOIN image ON image.id = pick.image "
         "WHERE part <> 'pool' OR state NOT IN ('ready', 'trusted')"
     ),
@@ -46,7 +46,7 @@ LABELS: dict[str, str] = {
         "SELECT round FROM pick GROUP BY round HAVING max(rank) + 1 <> count(*) OR min(rank) <> 0"
     ),
 }
-"""What must find nothing."""
+"""Problems and the queries that find them; every query must return nothing."""
 
 
 def _labels(store: Store) -> Iterator[str]:
@@ -63,7 +63,7 @@ def _models(store: Store) -> Iterator[str]:
     with store.reading() as connection:
         for (name,) in connection.execute("SELECT weights FROM training").fetchall():
             if not (store.folder / "models" / name).is_file():
-                yield f"The weights models/{name} are gone; train again."
+                yield f"The weights models/{name} are missing; train again."
     yield from filter(None, (damage_of_weights(store, name) for name in recorded_weights(store)))
 
 
@@ -83,8 +83,8 @@ def _images(store: Store, deep: bool) -> Iterator[str]:
             elif has_changed(path, row["bytes"], row["modified"], row["hash"], deep):
                 changed.append(row["path"])
     kinds: tuple[tuple[str, list[bytes], Callable[[bytes], str]], ...] = (
-        ("{} images are gone, such as {}.", gone, show),
-        ("{} images changed since they were indexed, such as {}. They are left out.", changed, show),
+        ("{} images are missing, such as {}.", gone, show),
+        ("{} images have changed since they were indexed, such as {}. They are left out.", changed, show),
     )
     for sentence, found, name in kinds:
         if found:
