@@ -1,6 +1,5 @@
 """The command `rarefish select`: a new round of a workspace, or a selection from files to files."""
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -128,7 +127,9 @@ def round_message(store: Store, number: int) -> str:
     from rarefish.workspace.history import read_round
 
     how, count = read_round(store, number)
-    return "\n".join([*how["notes"], f"Round {number}: {count} images wait for labels. Next: rarefish label {store.folder}"])
+    return "\n".join(
+        [*how["notes"], f"Round {number}: {count} images wait for labels. Next: rarefish label {store.folder}"]
+    )
 
 
 def select_files(
