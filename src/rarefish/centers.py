@@ -1,4 +1,4 @@
-"""A few failures that stand for all."""
+"""Centers: a few failures that represent all of them."""
 
 import torch
 from jaxtyping import Int
@@ -10,10 +10,10 @@ from rarefish.kernels import Standardized, similarity
 def k_center(
     points: Standardized, count: int, kernel: str = "fisher", generator: torch.Generator | None = None
 ) -> Int[Tensor, " count"]:
-    """Rows of `count` points that cover all others, in the order found: greedy k-center with the kernel.
+    """Returns the rows of `count` points that cover all others, in the order chosen, by greedy k-center.
 
-    The first is drawn; each next one is the point least alike to all chosen ones. Nothing leaves the device on the
-    way: the row of the next center stays a tensor.
+    The first is drawn at random; each next one is the point least similar to those already chosen. Rows stay tensors,
+    so that the device is never synchronized.
     """
     if count >= len(points):
         return torch.arange(len(points), device=points.features[0].device)

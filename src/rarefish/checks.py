@@ -1,4 +1,4 @@
-"""What can be wrong with the input, found before the work starts or at the batch where it shows."""
+"""Checks of arguments and data, made before the work starts or on the batch concerned."""
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from rarefish.pseudo_labels.rules import LabelRule, label_rule
 
 
 def check_data(data: object, name: str) -> None:
-    """Complains about a data set that cannot be read by position, or has nothing in it."""
+    """Raises if a data set cannot be read by position or is empty."""
     if isinstance(data, (str, Path)):
         raise DataError(
             f"The {name} is a path, {str(data)!r}; give a data set, such as datasets.files.read_folder makes."
@@ -44,7 +44,7 @@ def check_data(data: object, name: str) -> None:
 
 
 def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader) -> None:
-    """Warns when an image is another one on the second read: random augmentation has been left on."""
+    """Warns if an image differs on a second read, which means that random augmentation is on."""
     for number, i in enumerate(index[:8]):
         try:
             items = [data[i] for _ in range(2)]
@@ -64,7 +64,7 @@ def warn_if_unstable(data: Data, index: Sequence[int], name: str, reader: Reader
 
 
 def warn_of_integers(images: Tensor, name: str) -> None:
-    """Warns of images in whole numbers: most models were trained on scaled ones."""
+    """Warns if images are integers, since most models were trained on scaled floats."""
     if not images.is_floating_point():
         message = (
             f"The images of the {name} are {str(images.dtype).removeprefix('torch.')}, not floats. Unless the model "
@@ -80,7 +80,7 @@ def check_pool(
     exclude: "Iterable[int] | Tensor | None",
     labeled: Mapping[int, int] | None = None,
 ) -> Sequence[int]:
-    """Pool indices that may be chosen; complains where the budget cannot be met."""
+    """Returns the pool indices that may be chosen; raises if there are fewer than the budget."""
     check_data(pool, "pool")
     check_data(validation, "validation set")
     assert isinstance(pool, Data)
@@ -122,10 +122,10 @@ def check_rule(
     generator: torch.Generator,
     collate_fn: object = None,
 ) -> LabelRule:
-    """The label rule; complains before the work starts where a label it needs is not there."""
+    """Returns the label rule; raises if labels that it needs are missing."""
     check_kernel(kernel)
     rule = label_rule(labels, seed=int(torch.randint(2**62, (), generator=generator, device=generator.device)))
-    # Without scores nothing depends on a label: the model's own answer is shown for what it is.
+    # Without scores nothing depends on a label: the prediction is used.
     rule = rule if needs_scores(kernel) else label_rule("prediction")
     if rule.learn and len(validation) < FEWEST:
         note = f"{len(validation)} validation images are too few to learn a posterior from: labels='density' is used."
@@ -148,7 +148,7 @@ def check_rule(
 
 
 def _lacks_labels(pool: Data) -> bool:
-    """Whether the first image that can be read has no label."""
+    """Whether the first readable image has no label."""
     for i in range(len(pool)):
         try:
             return label_of(pool[i]) is None
@@ -164,22 +164,22 @@ def check_kernel(kernel: str) -> None:
 
 def check_own_labels(labels: Tensor, count: int) -> Tensor:
     if labels.shape != (count,) or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise ArgumentError(f"labels must be {count} whole numbers, one an image, not {tuple(labels.shape)}.")
+        raise ArgumentError(f"labels must be {count} whole numbers, one per image, not {tuple(labels.shape)}.")
     return labels.cpu().long()
 
 
 def settle_precision(precision: str, rule: LabelRule) -> str:
-    """`auto` means float32 where the rule needs it."""
+    """Returns float32 for `auto` if the rule needs it."""
     return "float32" if precision == "auto" and rule.needs_float32 else precision
 
 
 def are_finite(*values: Tensor) -> Tensor:
-    """A row for each of the values, a column for each image."""
+    """Returns whether each tensor (rows) is finite for each image (columns)."""
     return torch.stack([torch.isfinite(value.detach()).all(dim=1) for value in values])
 
 
 def check_finite(index: Tensor, names: Sequence[str], is_finite: Tensor) -> None:
-    """Complains about the first of the values that are not finite everywhere."""
+    """Raises for the first of the named values that is not finite for some image."""
     for name, is_bad in zip(names, ~is_finite, strict=True):
         if is_bad.any():
             raise NotFiniteError(
@@ -190,7 +190,7 @@ def check_finite(index: Tensor, names: Sequence[str], is_finite: Tensor) -> None
 
 
 def note_unreadable(unreadable: Mapping[int, str], num_left: int) -> tuple[str, ...]:
-    """A word on pool images that were left out; complains where that is all of them."""
+    """Returns a note on unreadable pool images; raises if none can be read."""
     if not unreadable:
         return ()
     first, why = next(iter(unreadable.items()))

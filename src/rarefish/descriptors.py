@@ -1,6 +1,6 @@
-"""Descriptors: what the model sees in each image and how each image would move it.
+"""Descriptors: the features of each image and the gradient (Fisher score) of its loss.
 
-Letters that end a tensor's name, here and in all modules of the method:
+Tensor names end in letters that give their shape, here and in all modules of the method:
 
     N  images of a data set or a batch     M  validation images      K  centers
     D  channels of all layers together     L  channels of one layer  C  classes
@@ -20,22 +20,22 @@ Rows = Tensor | slice | list[int]
 
 @dataclass(frozen=True)
 class Descriptors:
-    """Features and Fisher scores of N images, one row an image, the layers side by side, not yet standardized."""
+    """Features and Fisher scores of N images, one row per image, layers concatenated, not standardized."""
 
     index: Int[Tensor, " N"]
     """Position of each image in its data set."""
     features: Float[Tensor, "N D"]
     """Spatial mean of each tapped layer's output."""
     scores: Float[Tensor, "N D_or_0"]
-    """Spatial mean of the loss's gradient at the same place; of width 0 where they were not asked for."""
+    """Spatial mean of the gradient of the loss at the same layers; of width 0 if not requested."""
     prediction: Int[Tensor, " N"]
-    """The model's own answer."""
+    """The class that the model predicts."""
     margin: Float[Tensor, " N"]
-    """How far the first class is ahead of the second, in logits."""
+    """Difference of the two largest logits."""
     label: Int[Tensor, " N"]
-    """What the estimator said; the label whose loss gave the scores, where there are scores."""
+    """The estimator's label, whose loss gives the scores."""
     posterior: Float[Tensor, "N C_or_0"]
-    """How likely each class is, where the estimator says so; else of width 0."""
+    """Class probabilities, if the estimator gives them; else of width 0."""
     layers: tuple[str, ...]
     widths: tuple[int, ...]
     """Channels of each layer, in the order of `layers`; they add up to D."""
@@ -44,26 +44,28 @@ class Descriptors:
         return len(self.index)
 
     def __getitem__(self, rows: Rows) -> "Descriptors":
-        """The same for some rows: a mask, row numbers or a slice."""
+        """Returns the given rows: a mask, row numbers or a slice."""
         columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        taken = {name: column[_beside(rows, column)] for name, column in columns.items() if isinstance(column, Tensor)}
+        taken = {
+            name: column[_on_device_of(rows, column)] for name, column in columns.items() if isinstance(column, Tensor)
+        }
         return replace(self, **taken)
 
 
-def _beside(rows: Rows, column: Tensor) -> Rows:
-    """The index stays on the CPU, the rest where the model is."""
+def _on_device_of(rows: Rows, column: Tensor) -> Rows:
+    """Moves row numbers to the column's device: the index is on the CPU, the rest is where the model is."""
     return rows.to(column.device) if isinstance(rows, Tensor) else rows
 
 
 def concatenate(parts: Iterable[Descriptors]) -> Descriptors:
-    """All rows of several descriptors, in order."""
+    """Returns all rows of several descriptors, in order."""
     parts = list(parts)
     columns: dict[str, Any] = {f.name: [getattr(part, f.name) for part in parts] for f in fields(Descriptors)}
     return replace(parts[0], **{name: torch.cat(c) for name, c in columns.items() if isinstance(c[0], Tensor)})
 
 
 def gathered(batches: Iterable[Descriptors], at_least: int) -> Iterator[Descriptors]:
-    """The same rows in larger batches: a GPU that multiplies a few images by thousands of centers mostly waits."""
+    """Yields the same rows in larger batches, since matching a few images at a time would leave a GPU mostly idle."""
     waiting: list[Descriptors] = []
     for batch in batches:
         waiting.append(batch)

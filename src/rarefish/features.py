@@ -1,4 +1,4 @@
-"""Feature maps out of a running model: which layers, what passes through them, and the model given back as it was."""
+"""Feature maps of a running model: hooks on layers, forward passes, pooling; the model's state is restored."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,20 +26,20 @@ from rarefish.models.layers import (
 
 @dataclass(frozen=True)
 class Taps:
-    """What the forward passes of a model leave behind."""
+    """Feature maps recorded in forward passes."""
 
     maps: dict[str, Tensor] = field(default_factory=dict)
-    """The output of each tapped layer, in the latest pass."""
+    """The output of each tapped layer in the latest pass."""
     nudges: dict[str, Tensor] = field(default_factory=dict)
-    """Where there are any, they are added to the channels of the maps, and the graph starts with them."""
+    """If given, added to the channels of the maps, so that the autograd graph starts with them."""
 
 
 @contextmanager
 def tapped(model: nn.Module, layers: Sequence[str]) -> Iterator[Taps]:
-    """Every forward pass leaves the output of each named layer in the taps.
+    """Records the output of each named layer in every forward pass.
 
-    An output is kept as the network leaves it: where an in-place ReLU or addition follows, after that one. A layer
-    that runs several times in a pass is kept as it was the last time.
+    If an in-place ReLU or addition follows the layer, the output after it is recorded. Of a layer that runs several
+    times in a pass, the last output is recorded.
     """
     taps = Taps()
 
@@ -49,7 +49,7 @@ def tapped(model: nn.Module, layers: Sequence[str]) -> Iterator[Taps]:
                 what = f"{type(output).__name__} ({type(module).__name__})"
                 raise LayerError(f"The layer {name!r} gives a {what}, not one map per image. Name a layer inside it.")
             if name in taps.nudges:
-                output = output + beside(taps.nudges[name], output)
+                output = output + spread(taps.nudges[name], output)
             elif torch.is_grad_enabled() and not output.requires_grad:
                 output = start_graph(output)
             taps.maps[name] = output
@@ -68,16 +68,16 @@ def tapped(model: nn.Module, layers: Sequence[str]) -> Iterator[Taps]:
 
 
 def start_graph(output: Tensor) -> Tensor:
-    """The same values, no copy, as the first tensor of a graph."""
+    """Returns the same values, without a copy, as the first tensor of an autograd graph."""
     anchor = torch.empty(0, device=output.device, requires_grad=True)
-    # Detached, since a view (Flatten) would draw the caller's own images into the graph.
+    # Detached, since a view (Flatten) would pull the caller's images into the graph.
     started = _StartOfGraph.apply(output.detach(), anchor)
     assert isinstance(started, Tensor)
     return started
 
 
 class _StartOfGraph(torch.autograd.Function):
-    """Not a leaf: an in-place layer behind the tap could not change a leaf."""
+    """Returns a tensor that is not a leaf, since in-place layers after the tap may not change a leaf."""
 
     @staticmethod
     def forward(ctx: torch.autograd.function.FunctionCtx, output: Tensor, anchor: Tensor) -> Tensor:
@@ -89,8 +89,8 @@ class _StartOfGraph(torch.autograd.Function):
         return None, None
 
 
-def beside(nudge_NL: Tensor, map_: Tensor) -> Tensor:
-    """A nudge of each channel's mean, spread over the map: the gradient at the nudge is the spatial mean."""
+def spread(nudge_NL: Tensor, map_: Tensor) -> Tensor:
+    """Returns per-channel values spread over a map, so that the gradient at them is the map's spatial mean gradient."""
     if map_.ndim == 2:
         return nudge_NL.to(map_.dtype)
     shape = (len(map_), 1, map_.shape[2]) if map_.ndim == 3 else (*map_.shape[:2], *[1] * (map_.ndim - 2))
@@ -103,14 +103,14 @@ HALVES = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class View:
-    """What one forward pass showed: the logits and, at each tapped layer, the map they came from."""
+    """Result of a forward pass: the logits and the map of each tapped layer."""
 
     images: Tensor
     logits_NC: Tensor
     maps: tuple[Tensor, ...]
-    """Or, from compiled code, a nudge to each channel of the map: the gradient at it is the map's, averaged."""
+    """From compiled code, per-channel zeros instead, at which the gradient is the map's spatial mean gradient."""
     means_ND: Tensor | None = None
-    """Spatial means of the maps, where they are already there."""
+    """Spatial means of the maps, if already computed."""
 
     @property
     def features_ND(self) -> Tensor:
@@ -124,12 +124,12 @@ class View:
 
 
 Watch = Callable[[Tensor], View]
-"""Runs images through the model and tells what it saw."""
+"""Function that runs a batch of images through the model."""
 
 
 @dataclass
 class Watcher:
-    """Shows a batch to the model."""
+    """Runs batches of images through a tapped model."""
 
     model: nn.Module
     layers: Sequence[str]
@@ -138,7 +138,7 @@ class Watcher:
     in_bfloat16: bool
     taps: Taps
     layout: ExitStack | None = None
-    """On a GPU: weights have their channels last until this is closed."""
+    """On a GPU, keeps the weights in channels-last layout until it is closed."""
 
     def __call__(self, images: Tensor) -> View:
         images = self.fetch(images)
@@ -147,7 +147,7 @@ class Watcher:
         except RuntimeError as error:
             if self.layout is None or "view size" not in str(error):
                 raise
-            # A model that calls view() wants the plain layout.
+            # A model that calls view() needs the contiguous layout.
             self.layout.close()
             self.layout = None
             images = images.contiguous()
@@ -156,16 +156,16 @@ class Watcher:
         return View(images, logits_NC, tuple(self.taps.maps[name] for name in self.layers))
 
     def fetch(self, images: Tensor) -> Tensor:
-        """The images where the model is, laid out as its weights are."""
+        """Moves the images to the model's device, type and memory layout."""
         images = images.to(self.device, self.dtype, non_blocking=True)
         is_last = self.layout is not None and images.ndim == 4
         return images.contiguous(memory_format=torch.channels_last) if is_last else images
 
     def run(self, images: Tensor) -> Tensor:
-        """The logits; the maps are left in the taps."""
+        """Returns the logits; the maps are recorded in the taps."""
         self.taps.maps.clear()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
-            # A copy, since some models normalize their input in place; float, since bf16 has no 1 - p of a sure model.
+            # A copy: some models normalize in place. Logits in float32: bfloat16 cannot hold 1 - p for p near 1.
             logits_NC = check_logits(self.model(images.clone()), len(images))
         return logits_NC.float() if logits_NC.dtype in HALVES else logits_NC
 
@@ -174,7 +174,7 @@ class Watcher:
 def watched(
     model: nn.Module, layers: Sequence[str], device: torch.device | str | None = None, precision: str = "auto"
 ) -> Iterator[Watcher]:
-    """A function that shows a batch to the model; the model is evaluating meanwhile and comes back as it was."""
+    """Yields a function that runs batches through the model in evaluation mode; the model's state is restored."""
     if precision not in PRECISIONS:
         raise ArgumentError(f"There is no precision {precision!r}. {nearest(str(precision), PRECISIONS)}")
     check_model(model)
@@ -200,7 +200,7 @@ def watched(
 
 
 def pull_back(outputs: Tensor, maps: Sequence[Tensor], **how: Any) -> tuple[Tensor, ...]:
-    """Gradients of the outputs at the maps."""
+    """Returns the gradients of the outputs with respect to the maps."""
     if not any(map_.requires_grad for map_ in maps):
         check_gradients(outputs)
     try:
@@ -210,12 +210,12 @@ def pull_back(outputs: Tensor, maps: Sequence[Tensor], **how: Any) -> tuple[Tens
             raise
         raise LayerError(
             "No gradient of the logits reaches some tapped layer: it is not on the way to them, or the model runs "
-            "behind it without gradients (torch.no_grad, checkpointing). Name another layer."
+            "without gradients after it (torch.no_grad, checkpointing). Name another layer."
         ) from error
 
 
 def spatial_mean(map_: Float[Tensor, "N ..."]) -> Float[Tensor, "N L"]:
-    """One number a channel: the mean over height and width (N, L, H, W) or over tokens (N, T, L); vectors stay."""
+    """Returns the mean over height and width (N, L, H, W) or tokens (N, T, L) per channel; vectors are unchanged."""
     if map_.ndim == 2:
         return map_.float() if map_.dtype in HALVES else map_
     exact = torch.float64 if map_.dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""How alike two images are: three kernels over standardized features and Fisher scores."""
+"""Similarity of images: three kernels over standardized features and Fisher scores."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ from torch import Tensor
 from rarefish.descriptors import Descriptors, Rows
 
 KERNELS: dict[str, Callable[[list[Tensor], list[Tensor]], Tensor]] = {
-    "fisher": lambda z, g: _total(z_j * g_j for z_j, g_j in zip(z, g, strict=True)),
-    "sum": lambda z, g: _total(z) + _total(g),
-    "features": lambda z, g: _total(z),
+    "fisher": lambda z, g: _sum(z_j * g_j for z_j, g_j in zip(z, g, strict=True)),
+    "sum": lambda z, g: _sum(z) + _sum(g),
+    "features": lambda z, g: _sum(z),
 }
-"""From each layer's product of features z and of scores g to one similarity.
+"""Kernel name -> function from the per-layer products of features z and of scores g to the similarity.
 
 `fisher` is the paper's practical Fisher kernel: (g zᵀ)·(g' z'ᵀ) = (z·z')(g·g') with the identity in place of the
 inverse information. `sum` is what the paper's published code computes, `features` its baseline without scores (PCC).
@@ -24,7 +24,7 @@ inverse information. `sum` is what the paper's published code computes, `feature
 
 @dataclass(frozen=True)
 class Standardized:
-    """Features and scores a kernel can compare: each image's channels of each layer have mean 0 and variance 1."""
+    """Features and scores as the kernels take them: each row of each layer has mean 0 and variance 1."""
 
     features: tuple[Float[Tensor, "N _"], ...]
     scores: tuple[Float[Tensor, "N _"], ...]
@@ -37,7 +37,7 @@ class Standardized:
 
 
 def standardize(described: Descriptors) -> Standardized:
-    """The descriptors made ready for a kernel, layer by layer."""
+    """Returns the descriptors standardized layer by layer."""
     return Standardized(
         standardize_layers(described.features, described.widths),
         standardize_layers(described.scores, described.widths) if described.scores.shape[1] else (),
@@ -45,33 +45,36 @@ def standardize(described: Descriptors) -> Standardized:
 
 
 def standardize_layers(values_ND: Tensor, widths: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Splits the columns into layers and standardizes the rows of each."""
     return tuple(standardize_rows(values_NL) for values_NL in values_ND.split(widths, dim=1))
 
 
 def standardize_rows(values: Float[Tensor, "N L"]) -> Float[Tensor, "N L"]:
-    """Each row with mean 0 and variance 1, so that an inner product is L times a correlation; a flat row becomes 0.
+    """Returns rows with mean 0 and variance 1, whose inner product is L times a correlation; constant rows become 0.
 
-    Rows are first brought to a largest entry of 1: the scores of a sure model are so small that their squares vanish.
+    Rows are first scaled to a largest entry of 1, since the scores of a confident model are so small that their squares
+    underflow.
     """
     tiny = torch.finfo(values.dtype).tiny
     scaled = values / values.abs().amax(dim=1, keepdim=True).clamp_min(tiny)
     centered = scaled - scaled.mean(dim=1, keepdim=True)
     deviation = centered.square().mean(dim=1, keepdim=True).sqrt()
-    # What rounding leaves of a constant row is not a direction.
-    is_flat = deviation <= 8 * torch.finfo(values.dtype).eps
-    return torch.where(is_flat, 0.0, centered / deviation.clamp_min(tiny))
+    # What rounding leaves of a constant row has no meaningful direction.
+    is_constant = deviation <= 8 * torch.finfo(values.dtype).eps
+    return torch.where(is_constant, 0.0, centered / deviation.clamp_min(tiny))
 
 
 def similarity(a: Standardized, b: Standardized, kernel: str = "fisher") -> Float[Tensor, "A B"]:
-    """The kernel between all of a and all of b; larger is more alike."""
+    """Returns the kernel between all rows of `a` and all rows of `b`; larger means more similar."""
     products_z = [z_a @ z_b.T for z_a, z_b in zip(a.features, b.features, strict=True)]
     products_g = [g_a @ g_b.T for g_a, g_b in zip(a.scores, b.scores, strict=True)] if needs_scores(kernel) else []
     return KERNELS[kernel](products_z, products_g)
 
 
-def _total(parts: Iterable[Tensor]) -> Tensor:
+def _sum(parts: Iterable[Tensor]) -> Tensor:
     return reduce(torch.add, parts)
 
 
 def needs_scores(kernel: str) -> bool:
+    """Whether the kernel uses Fisher scores."""
     return kernel != "features"

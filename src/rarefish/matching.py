@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rarefish.descriptors import Descriptors, gathered
 from rarefish.kernels import Standardized, similarity, standardize
-from rarefish.ops.fused_matching import AT_ONCE, MOST_DEEP, ClassProbabilities, best_exactly, is_fusible
+from rarefish.ops.fused_matching import AT_ONCE, MAX_DEPTH, ClassProbabilities, best_exactly, is_fusible
 
 
 def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:
@@ -198,7 +198,7 @@ def distinct(matches: Matches, budget: int) -> Picks:
 def first_depth(budget: int, centers: Standardized) -> int:
     """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
     wanted, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
-    return min(budget, max(wanted, min(affordable, MOST_DEEP // 2) if is_fusible(centers) else affordable))
+    return min(budget, max(wanted, min(affordable, MAX_DEPTH // 2) if is_fusible(centers) else affordable))
 
 
 def _best(table: Matches, depth: int) -> Matches:

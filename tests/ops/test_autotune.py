@@ -31,6 +31,6 @@ def test_where_nothing_works_the_first_error_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_tiles_divide_what_they_cut() -> None:
-    from rarefish.ops.fused_matching import GROUP, WIDE
+    from rarefish.ops.fused_matching import CHANNEL_MULTIPLE, GROUP
 
-    assert all(WIDE % tiles.channels == 0 and tiles.images % GROUP == 0 for tiles in CANDIDATES)
+    assert all(CHANNEL_MULTIPLE % tiles.channels == 0 and tiles.images % GROUP == 0 for tiles in CANDIDATES)

@@ -58,10 +58,10 @@ def test_what_a_compiler_says_is_passed_on_in_one_line(monkeypatch: pytest.Monke
 def test_compiles_where_the_images_to_come_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
-    def attempt(watcher: Watcher, view: View) -> None:
+    def try_compile(watcher: Watcher, view: View) -> None:
         tried.append(len(view.images))
 
-    monkeypatch.setattr(compiled, "attempt", attempt)
+    monkeypatch.setattr(compiled, "try_compile", try_compile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     clock = iter(range(1000))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))  # a second a batch

@@ -1,4 +1,4 @@
-"""A repeated step: the same as the step alone, replayed or not."""
+"""A recorded step equals the step alone, replayed or not."""
 
 import copy
 import gc
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rarefish.ops.cuda_graph import WARM_UP, RecordedStep, no_collecting
+from rarefish.ops.cuda_graph import WARM_UP, RecordedStep, no_garbage_collection
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
@@ -46,7 +46,7 @@ def test_equals_the_step_alone(device: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_a_step_that_looks_at_its_numbers_is_taken_slowly() -> None:
+def test_a_step_that_reads_its_values_runs_without_a_graph() -> None:
     total = torch.zeros((), device="cuda")
 
     def step(value: Tensor) -> None:
@@ -63,9 +63,9 @@ def test_a_step_that_looks_at_its_numbers_is_taken_slowly() -> None:
 
 def test_nothing_is_collected_while_recording() -> None:
     assert gc.isenabled()
-    with no_collecting():
+    with no_garbage_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="badly"), no_collecting():
+    with pytest.raises(ValueError, match="badly"), no_garbage_collection():
         raise ValueError("badly recorded")
     assert gc.isenabled()

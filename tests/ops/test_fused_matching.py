@@ -21,10 +21,10 @@ TILES = fused.Tiles() if ON_GPU else fused.Tiles(centers=16, images=64)
 
 
 def points(count: int, widths: tuple[int, ...], seed: int) -> Standardized:
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
     def layers() -> tuple[torch.Tensor, ...]:
-        return tuple(standardize_rows(torch.randn(count, width, generator=chance)).to(DEVICE) for width in widths)
+        return tuple(standardize_rows(torch.randn(count, width, generator=generator)).to(DEVICE) for width in widths)
 
     return Standardized(layers(), layers())
 
@@ -86,7 +86,7 @@ def test_copies_come_in_the_order_of_their_rows() -> None:
 
 def test_many_images_in_many_parts_in_16_bits_and_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     centers, pool = points(3, (8, 8), 0), points(2000, (8, 8), 1)
-    monkeypatch.setattr(fused, "MOST_MAXIMA", 3 * 21)
+    monkeypatch.setattr(fused, "MAX_MAXIMA", 3 * 21)
     packed = fused.pack(centers), fused.pack(pool)
     found, rows = fused.best_matches(*packed, 8, tiles=TILES)
     whole = similarity(centers, pool, "fisher")
@@ -150,6 +150,6 @@ def test_where_the_kernels_fail_the_plain_way_is_taken_with_a_word(monkeypatch: 
 
     monkeypatch.setattr(fused, "best_matches", broken)
     monkeypatch.setattr(fused, "FAILED", [])
-    with pytest.warns(UserWarning, match="plain ones are used: no such instruction$"):
+    with pytest.warns(UserWarning, match="plain PyTorch is used instead: no such instruction$"):
         assert fused.best_exactly(centers, pool, 3, "fisher", None) is None
     assert fused.FAILED == ["no such instruction\nmore"]

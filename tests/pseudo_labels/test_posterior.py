@@ -20,8 +20,8 @@ from rarefish.pseudo_labels.posterior import (
     Seen,
     fit_head,
     gather,
+    held_out_losses,
     one_cycle,
-    surprise,
 )
 from tests.cases import Plain, blobs, exact_posterior, labeled
 
@@ -39,11 +39,11 @@ def evidence_of(
     labels: Tensor,
     pool: Tensor,
     features: tuple[Tensor, Tensor] | None = None,
-    num_bought: int = 0,
+    num_labeled: int = 0,
 ) -> Evidence:
     """Evidence about three classes, equally frequent; the features are the images unless given."""
     own, of_pool = features or (images, pool)
-    prior, size = torch.full((3,), 1 / 3), len(labels) - num_bought
+    prior, size = torch.full((3,), 1 / 3), len(labels) - num_labeled
     return Evidence(model, Seen(images, own), labels, size, prior, Seen(pool, of_pool), 4000, seeded(), CPU)
 
 
@@ -64,7 +64,7 @@ def test_learns_the_posterior_under_the_pools_shares(are_features_blind: bool) -
     before = copy.deepcopy(evidence.model.state_dict())
     learned = Posterior(steps=(300, 300))(evidence)
     assert isinstance(learned.answer, Network if are_features_blind else Head)
-    assert "labels held back" in learned.note
+    assert "held-out validation labels" in learned.note
     view = View(shown[1], torch.empty(0), (evidence.sample.features,))
     found = learned(view, None, lambda _: view)
     best = exact_posterior(pool) * (truth.bincount(minlength=3) / 4000)
@@ -92,14 +92,14 @@ def test_a_candidate_that_is_too_sure_is_not_blamed_for_it() -> None:
     images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 2000)
     evidence = evidence_of(small_net(), images, labels, images)
     honest = exact_posterior(images).clamp_min(1e-30).log()
-    losses = [surprise(lambda _, k=k: k * honest, evidence, labels >= 0).mean() for k in (1, 4, 0.7)]
+    losses = [held_out_losses(lambda _, k=k: k * honest, evidence, labels >= 0).mean() for k in (1, 4, 0.7)]
     torch.testing.assert_close(losses[0], functional.cross_entropy(honest, labels).double())
     assert losses[1] == pytest.approx(float(losses[0]))
     assert losses[2] == pytest.approx(float(losses[0]))
 
 
 def test_a_head_must_be_clearly_better() -> None:
-    """With ten labels held back, a head that is a little better by chance is not taken."""
+    """With ten labels held out, a head that is a little better by chance is not taken."""
     for seed in range(4):
         images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 100, seed)
         assert isinstance(QUICK(evidence_of(small_net(), images, labels, images)).answer, Network)
@@ -124,7 +124,7 @@ def test_features_that_know_what_was_bought_do_not_make_a_head_better() -> None:
     learned_by_heart = functional.one_hot(labels, 3).float()
     learned_by_heart[:60] = 0
     features = learned_by_heart, torch.zeros(4000, 3)
-    learned = Posterior(steps=(300, 300))(evidence_of(small_net(), images, labels, pool, features, num_bought=540))
+    learned = Posterior(steps=(300, 300))(evidence_of(small_net(), images, labels, pool, features, num_labeled=540))
     assert isinstance(learned.answer, Network)
 
 

@@ -20,7 +20,7 @@ def plain() -> Plain:
     return Plain().double()
 
 
-def test_density_is_the_label_of_the_most_alike_validation_image() -> None:
+def test_density_is_the_label_of_the_most_similar_validation_image() -> None:
     net, trusted, pool = plain(), labeled(8), images(5, seed=9)
     seen = describe(net, trusted, layers=LAYERS, labels="true")
     others = describe(net, TensorDataset(pool), layers=LAYERS)

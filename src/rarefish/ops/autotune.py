@@ -1,4 +1,4 @@
-"""How the products of `fused` are cut into tiles, tried out once for each shape on the GPU at hand."""
+"""Tile sizes for the kernels of `fused_matching`, timed once per shape on the current GPU."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 
 @dataclass(frozen=True)
 class Tiles:
-    """Centers, images and channels of a tile; warps, and loads under way at once."""
+    """Centers, images and channels of a tile, number of warps, and pipeline stages."""
 
     centers: int = 128
     images: int = 128
@@ -16,7 +16,7 @@ class Tiles:
     warps: int = 8
     stages: int = 4
     side: int = 16
-    """Blocks of centers that sweep over the images together."""
+    """Blocks of centers that pass over the images together, so that both are read from the cache."""
 
 
 CANDIDATES = (
@@ -28,24 +28,24 @@ CANDIDATES = (
     Tiles(centers=64, images=64, warps=4, stages=3),  # for GPUs with little shared memory
 )
 CHOSEN: dict[Hashable, Tiles] = {}
-"""What was fastest, by shape."""
+"""The fastest tiles by shape."""
 
 
 def tuned(shape: Hashable, work: Callable[[Tiles], object], device: torch.device) -> Tiles:
-    """The fastest of a few for this shape; those that do not fit the GPU are passed over."""
+    """Returns the fastest candidate for this shape; candidates that do not fit the GPU are skipped."""
     if shape not in CHOSEN:
-        tried = {tiles: _milliseconds(work, tiles, device) for tiles in CANDIDATES}
-        working = {tiles: found for tiles, found in tried.items() if isinstance(found, float)}
+        results = {tiles: _milliseconds(work, tiles, device) for tiles in CANDIDATES}
+        working = {tiles: result for tiles, result in results.items() if isinstance(result, float)}
         if not working:
-            raise next(iter(error for error in tried.values() if isinstance(error, Exception)))
+            raise next(iter(error for error in results.values() if isinstance(error, Exception)))
         CHOSEN[shape] = min(working, key=lambda tiles: working[tiles])
     return CHOSEN[shape]
 
 
 def _milliseconds(work: Callable[[Tiles], object], tiles: Tiles, device: torch.device) -> float | Exception:
-    """Of the fastest of three runs, after one that compiles; or what went wrong."""
+    """Returns the time of the fastest of three runs, after one that compiles; or the error that was raised."""
     if device.type != "cuda":
-        return 0.0  # nothing to try out: the first will do
+        return 0.0  # nothing to tune: the first candidate is used
     try:
         work(tiles)
         times = []
@@ -58,6 +58,6 @@ def _milliseconds(work: Callable[[Tiles], object], tiles: Tiles, device: torch.d
             times.append(began.elapsed_time(ended))
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # too much shared memory, most often
+    except Exception as error:  # usually too much shared memory
         return error
     return min(times)

@@ -1,5 +1,5 @@
-"""A step taken many times: on a GPU it is recorded once and replayed, for a little network's kernels end before the
-next can be launched."""
+"""Repeated steps as CUDA graphs: recorded once and replayed, since kernels of a small network end before the CPU can
+launch the next."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 
 WARM_UP = 3
-"""Steps before the recording, in which libraries choose their kernels and optimizers make their state."""
+"""Steps before recording, in which libraries choose their kernels and optimizers create their state."""
 
 
 class RecordedStep:
-    """A step that reads tensors of always the same shapes and changes others in place; called as it is on a CPU.
+    """A function that is replayed as a CUDA graph on a GPU and called directly on a CPU.
 
-    All the chance in it must come from PyTorch's own generator; what changes from step to step must be a tensor.
+    It reads tensors of constant shapes and changes others in place. Everything that varies between steps must be a
+    tensor, and random numbers must come from PyTorch's global generator.
     """
 
     def __init__(self, step: Callable[..., None], stream: torch.cuda.Stream | None = None) -> None:
-        """`stream`: all steps are taken there, and nobody waits for them; the step then reads nothing from outside."""
+        """`stream`: runs all steps there without synchronizing; the step must then take no inputs."""
         self.step, self.stream = step, stream
         self.calls = 0
         self.is_recordable = True
@@ -31,7 +32,7 @@ class RecordedStep:
         self.calls += 1
         devices = [self.stream.device] if self.stream else [value.device for value in inputs if value.is_cuda]
         if devices:
-            with torch.cuda.device(devices[0]), torch.cuda.stream(self.stream):  # None: as it is
+            with torch.cuda.device(devices[0]), torch.cuda.stream(self.stream):  # None: no change
                 self._on_gpu(inputs)
         else:
             self.step(*inputs)
@@ -49,22 +50,25 @@ class RecordedStep:
             self.graph.replay()
 
     def _warm_up(self, inputs: tuple[Tensor, ...]) -> None:
-        usual = torch.cuda.current_stream()
+        current = torch.cuda.current_stream()
         side = self.stream or torch.cuda.Stream(inputs[0].device)
-        side.wait_stream(usual)
+        side.wait_stream(current)
         with torch.cuda.stream(side):
             self.step(*inputs)
-        usual.wait_stream(side)
+        current.wait_stream(side)
 
     def _record(self, inputs: tuple[Tensor, ...]) -> None:
-        """Recording takes no step by itself: the replay after it does."""
+        """Records the graph and replays it once: recording alone does not run the step."""
         self.inputs = tuple(value.clone() for value in inputs)
         graph = torch.cuda.CUDAGraph()
         try:
-            with no_collecting(), torch.cuda.graph(graph, stream=self.stream):
+            with no_garbage_collection(), torch.cuda.graph(graph, stream=self.stream):
                 self.step(*self.inputs)
-        except RuntimeError as error:  # a network may look at its own numbers, which no recording can
-            warn(f"This step cannot be recorded and is taken slowly: {str(error).splitlines()[0]}", stacklevel=3)
+        except RuntimeError as error:  # a network may read its own values on the CPU, which a graph cannot
+            warn(
+                f"This step cannot be recorded as a CUDA graph and runs without one: {str(error).splitlines()[0]}",
+                stacklevel=3,
+            )
             self.is_recordable = False
             self.step(*inputs)
         else:
@@ -73,8 +77,8 @@ class RecordedStep:
 
 
 @contextmanager
-def no_collecting() -> Iterator[None]:
-    """A recording that an earlier `RecordedStep` left behind must not be freed in the middle of this one."""
+def no_garbage_collection() -> Iterator[None]:
+    """Pauses garbage collection: freeing an older CUDA graph would break the recording of a new one."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,10 +1,10 @@
 # pyright: reportCallIssue=false
-"""The best pool images of every center on a GPU, in Triton: the K×N similarities are never written.
+"""The best pool images of each center on a GPU with Triton, without storing the K×N similarities.
 
-Two steps. The first multiplies in 16 bits, on the tensor cores, and keeps of every group of 32 images the largest
-similarity. The R best images of a center lie in at most R groups, so a few groups more than that hold them all but for
-near-ties. The second step takes the images of those groups one by one, summed in float32, and in full precision where
-it is given: then what it finds is ordered exactly.
+There are two steps. The first multiplies in 16 bits on the tensor cores and keeps the largest similarity of every group
+of 32 images. The R best images of a center lie in at most R groups, so a few more groups than that hold all of them,
+except for near-ties. The second step computes the similarities to all images of those groups, summed in float32, and
+from full-precision values where they are given, which makes the order exact.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -22,13 +22,13 @@ from torch.nn import functional
 from rarefish.kernels import Standardized, needs_scores
 from rarefish.ops.autotune import Tiles, tuned
 
-WIDE = 128
-"""A layer's channels are filled up with zeros to a multiple of this."""
+CHANNEL_MULTIPLE = 128
+"""Channels of a layer are padded with zeros to a multiple of this."""
 
 
 @dataclass(frozen=True)
 class ClassProbabilities:
-    """How likely each pool image is of each class, and the numbers of `matching.weigh`."""
+    """Class probabilities of the pool images, and the constants of `matching.weigh`."""
 
     posterior_NC: Float[Tensor, "N C"]
     classes_K: Int[Tensor, " K"]
@@ -40,40 +40,41 @@ class ClassProbabilities:
 
 @dataclass(frozen=True)
 class PackedPoints:
-    """Standardized points as the kernels read them: features and scores of the first layer, of the second …"""
+    """Standardized points in one tensor: features and scores of the first layer, of the second and so on."""
 
     rows: Float[Tensor, "N W"]
     ends: tuple[int, ...]
-    """Where each of these ends; what fills it up is 0."""
+    """The column at which each of these parts ends; the padding is 0."""
     is_product: bool
-    """Whether features meet scores layer by layer, or all is one inner product."""
+    """Whether features and scores are multiplied layer by layer; else everything is one inner product."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
 def pack(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torch.float16) -> PackedPoints:
-    """Ready for the kernels; standardized values never leave the range of 16 bits."""
+    """Packs points for the kernels; standardized values never exceed the range of float16."""
     if kernel == "fisher":
         parts = [part for layer in zip(points.features, points.scores, strict=True) for part in layer]
     else:
         parts = [*points.features, *(points.scores if needs_scores(kernel) else ())]
-    widths = [-(-part.shape[1] // WIDE) * WIDE for part in parts]
+    widths = [-(-part.shape[1] // CHANNEL_MULTIPLE) * CHANNEL_MULTIPLE for part in parts]
     rows = parts[0].new_zeros(len(points), sum(widths), dtype=dtype)
-    for part, place in zip(parts, rows.split(widths, dim=1), strict=True):
-        place[:, : part.shape[1]] = part
+    for part, columns in zip(parts, rows.split(widths, dim=1), strict=True):
+        columns[:, : part.shape[1]] = part
     is_product = kernel == "fisher"
     return PackedPoints(rows, tuple(accumulate(widths)) if is_product else (sum(widths),), is_product)
 
 
 Weights = tuple[Any, ...]
-"""ClassProbabilities as the kernels take them."""
+"""Arguments of the kernels that hold the class probabilities."""
 
 
 def to_weights(probabilities: ClassProbabilities | None, pool: PackedPoints) -> Weights:
+    """Returns the class probabilities as arguments of the kernels; placeholders if there are none."""
     if probabilities is None:
         return (pool.rows, pool.rows, 0.0, 0.0, 0.0, 0.0)
-    # By class: then the threads that look at one center read neighbours.
+    # Class by class, so that the threads of one center read consecutive addresses.
     posterior_CN = probabilities.posterior_NC.float().T.contiguous()
     classes = probabilities.classes_K.to(posterior_CN.device, torch.int32)
     return (
@@ -87,30 +88,30 @@ def to_weights(probabilities: ClassProbabilities | None, pool: PackedPoints) -> 
 
 
 GROUP = 32
-"""Images of which the first step keeps the largest similarity."""
-DOUBT = 2**-7
-"""How far 16 bits may be wrong about a similarity, in proportion to it and to the number of channels."""
-SPARE = 8
-"""Groups kept beyond the R that are needed: 16 bits may swap near-ties."""
-MUCH, TRIED = 2**28, 512
-"""From so many similarities on tiles are tried out, which takes some seconds, on so many groups."""
+"""Images per group, of which the first step keeps the largest similarity."""
+ERROR_16_BIT = 2**-7
+"""Bound on the error of a similarity in 16 bits, relative to its value plus the number of channels."""
+SPARE_GROUPS = 8
+"""Groups kept beyond the R that are needed, since 16 bits may swap near-ties."""
+MIN_TUNED, TUNING_GROUPS = 2**28, 512
+"""Number of similarities from which tile sizes are tuned, which takes some seconds, and groups used for tuning."""
 AT_ONCE = 65_536
-"""Images that the kernels are shown at once."""
-MOST_MAXIMA = 2**26
-"""Numbers that the first step may write before the best of them are taken: 256 MB."""
-FEWEST_CENTERS = 512
-"""Fewer are as fast without these kernels."""
-MOST_DEEP = 128
-"""For a longer list the second step looks at too many images."""
+"""Images per call of the kernels."""
+MAX_MAXIMA = 2**26
+"""Maxima that the first step may write before they are reduced: 256 MB."""
+MIN_CENTERS = 512
+"""With fewer centers, plain matrix products are as fast."""
+MAX_DEPTH = 128
+"""With a longer list of matches, the second step would compute too many similarities."""
 FAILED: list[str] = []
-"""What went wrong with the kernels in this process; then they are not tried again."""
+"""Errors of the kernels in this process; after one they are not used again."""
 
 
 def is_fusible(centers: Standardized, depth: int = 1) -> bool:
-    """Whether these kernels apply: Triton comes with torch where there is a GPU."""
+    """Whether these kernels can be used; torch installs Triton where there is a GPU."""
     z_KL = centers.features[0]
-    is_there = z_KL.is_cuda and bool(find_spec("triton")) and not FAILED
-    return is_there and z_KL.dtype == torch.float32 and len(z_KL) >= FEWEST_CENTERS and depth <= MOST_DEEP
+    is_available = z_KL.is_cuda and bool(find_spec("triton")) and not FAILED
+    return is_available and z_KL.dtype == torch.float32 and len(z_KL) >= MIN_CENTERS and depth <= MAX_DEPTH
 
 
 def best_matches(
@@ -123,21 +124,22 @@ def best_matches(
     floor: Float[Tensor, " K"] | None = None,
     tiles: Tiles | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]]:
-    """Similarity and row of the `depth` pool images most alike to each center, best first.
+    """Returns similarity and row of the `depth` pool images most similar to each center, best first.
 
-    `exact`: centers and pool once more, in full precision, to order the candidates by. `floor`: what is less alike than
-    this need not be found; in its place comes minus infinity.
+    Args:
+        exact: Centers and pool in full precision, used to order the candidates.
+        floor: Images less similar than this may be omitted; minus infinity is returned in their place.
     """
     weights = to_weights(probabilities, pool)
     tiles = tiles or _tuned(centers, pool, probabilities is not None, weights)
     largest_KB, groups_KB = _best_groups(centers, pool, depth, probabilities is not None, weights, tiles)
     is_wanted_KB = torch.ones_like(groups_KB, dtype=torch.int8)
     if floor is not None:
-        doubt_K = DOUBT * (floor.abs() + pool.ends[-1])
-        is_wanted_KB = (largest_KB >= (floor - doubt_K)[:, None]).to(torch.int8)
+        error_K = ERROR_16_BIT * (floor.abs() + pool.ends[-1])
+        is_wanted_KB = (largest_KB >= (floor - error_K)[:, None]).to(torch.int8)
     similarity_KB = _within(*(exact or (centers, pool)), groups_KB, is_wanted_KB, probabilities is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
-    # Among equals the smaller row first, whatever order the groups came in.
+    # Of equal values the smaller row comes first, in whatever order the groups were found.
     order = rows_KB.sort(dim=1).indices
     rows_KB, similarity_KB = rows_KB.gather(1, order), similarity_KB.gather(1, order)
     best = similarity_KB.sort(dim=1, descending=True, stable=True).indices[:, : min(depth, len(pool))]
@@ -152,7 +154,10 @@ def best_exactly(
     probabilities: ClassProbabilities | None,
     floor: Float[Tensor, " K"] | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]] | None:
-    """The same of descriptors as they come, candidates ordered in float32; None, after a word, where it fails here."""
+    """Like `best_matches`, from standardized descriptors, with candidates ordered in float32.
+
+    Returns None, after a warning, if the kernels fail on this GPU.
+    """
     try:
         exact = pack(centers, kernel, torch.float32), pack(pool, kernel, torch.float32)
         return best_matches(
@@ -160,18 +165,18 @@ def best_exactly(
         )
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever a compiler may say about a GPU we have not seen
+    except Exception as error:  # compilers raise errors of any kind on GPUs they do not support
         FAILED.append(str(error))
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warn(f"The kernels for matching do not work on this GPU, plain ones are used: {first}", stacklevel=4)
+        warn(f"The Triton kernels for matching fail on this GPU; plain PyTorch is used instead: {first}", stacklevel=4)
         return None
 
 
 def _tuned(centers: PackedPoints, pool: PackedPoints, is_weighed: bool, weights: Weights) -> Tiles:
-    """The tiles that are fastest here for such shapes, tried out on the first images where there is much to do."""
-    if len(centers) * len(pool) < MUCH:
+    """Returns the fastest tiles for these shapes, timed on the first images if there is enough work to pay for it."""
+    if len(centers) * len(pool) < MIN_TUNED:
         return Tiles()
-    device, some = pool.rows.device, min(TRIED, -(-len(pool) // GROUP))
+    device, some = pool.rows.device, min(TUNING_GROUPS, -(-len(pool) // GROUP))
     shape = (device, len(centers).bit_length(), len(pool).bit_length(), pool.ends, pool.is_product, is_weighed)
     return tuned(shape, lambda tiles: _largest(centers, pool, 0, some, is_weighed, weights, tiles), device)
 
@@ -179,24 +184,24 @@ def _tuned(centers: PackedPoints, pool: PackedPoints, is_weighed: bool, weights:
 def _best_groups(
     centers: PackedPoints, pool: PackedPoints, depth: int, is_weighed: bool, weights: Weights, tiles: Tiles
 ) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
-    """The groups that hold the best images of each center, each of GROUP consecutive rows; and their largest."""
-    num_groups, kept, of_tile = -(-len(pool) // GROUP), depth + SPARE, tiles.images // GROUP
-    at_once = max(1, MOST_MAXIMA // len(centers) // of_tile) * of_tile
+    """Returns the largest similarity and number of the groups that hold the best images of each center."""
+    num_groups, num_kept, per_tile = -(-len(pool) // GROUP), depth + SPARE_GROUPS, tiles.images // GROUP
+    at_once = max(1, MAX_MAXIMA // len(centers) // per_tile) * per_tile
     best = []
     for first in range(0, num_groups, at_once):
         last = min(first + at_once, num_groups)
         maxima_KG = _largest(centers, pool, first, last, is_weighed, weights, tiles)
-        value, group = _top(maxima_KG, kept)
+        value, group = _top(maxima_KG, num_kept)
         best.append((value, group + first))
     value, group = (torch.cat(column, dim=1) for column in zip(*best, strict=True))
-    value, place = _top(value, kept)
+    value, place = _top(value, num_kept)
     return value, group.gather(1, place)
 
 
 def _largest(
     centers: PackedPoints, pool: PackedPoints, first: int, last: int, is_weighed: bool, weights: Weights, tiles: Tiles
 ) -> Float[Tensor, "K G"]:
-    """The largest similarity of each center in each of some groups."""
+    """Returns the largest similarity of each center in each of the groups `first` to `last`."""
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     from rarefish.ops.triton_kernels import keep_largest  # needs Triton
@@ -224,9 +229,9 @@ def _largest(
 
 
 def _top(values_KG: Float[Tensor, "K G"], count: int) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
-    """The largest values of each row and where they stand; a long row is first looked at in pieces.
+    """Returns the `count` largest values of each row and their columns; faster than `topk` on long rows.
 
-    The `count` largest lie in at most as many pieces, those with the largest maxima.
+    A long row is cut into pieces: its `count` largest values lie in the `count` pieces with the largest maxima.
     """
     count, piece = min(count, values_KG.shape[1]), 64
     if values_KG.shape[1] <= 2 * piece * count:
@@ -247,7 +252,7 @@ def _within(
     is_weighed: bool,
     weights: Weights,
 ) -> Float[Tensor, "K BG"]:
-    """Similarities of each center to all images of its groups, summed in float32; -inf where there is nothing."""
+    """Returns the similarities of each center to all images of its groups; -inf where a group is skipped or ends."""
     from rarefish.ops.triton_kernels import look_into_groups
 
     num_centers, num_groups = groups_KB.shape
@@ -256,17 +261,17 @@ def _within(
     with on_device(device):
         look_into_groups[(num_centers, num_groups)](
             *(centers.rows, pool.rows, *weights, groups_KB.contiguous(), is_wanted_KB, found, len(pool), num_groups),
-            ends=tuple(end // WIDE for end in pool.ends),
+            ends=tuple(end // CHANNEL_MULTIPLE for end in pool.ends),
             is_product=pool.is_product,
             is_weighed=is_weighed,
-            tile_l=WIDE,
+            tile_l=CHANNEL_MULTIPLE,
             group_size=GROUP,
         )
     return found.flatten(1)
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Triton launches on the current device, whatever its arguments are on."""
+    """Makes the device current: Triton launches on the current device, wherever its arguments are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

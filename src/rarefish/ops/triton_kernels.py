@@ -1,23 +1,23 @@
 # pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportArgumentType=false
-"""Device code of `fused`: what one program of the GPU does.
+"""Triton kernels of `fused_matching`.
 
-Triton reads the source of these functions, and types are its own. A row holds the features of the first layer, its
-scores, the features of the second layer …; `ends` are the steps, of `tile_l` channels each, after which one of these is
-complete. `is_product`: features times scores, layer by layer; else all is one inner product.
+Triton compiles the source of these functions; the types are its own. A row holds the features of the first layer, its
+scores, the features of the second layer and so on; `ends` are the steps, of `tile_l` channels each, at which each of
+these parts ends. `is_product`: multiply features and scores layer by layer; else everything is one inner product.
 """
 
 import triton
 import triton.language as tl
 
 COUNTS = ["num_centers", "num_images", "num_all", "first_image", "num_groups", "blocks_k", "blocks_n"]
-"""Code that was compiled for some numbers of these serves for all."""
+"""Arguments whose values must not trigger another compilation."""
 
 
 @triton.jit
-def weigh(similarity, chance, full, doubtful, largest, last):
-    """`matching.weigh`, with 1 / FULL and 1 / largest."""
-    weighed = similarity * tl.minimum(chance * full, 1.0)
-    is_plausible = (chance >= doubtful) & (similarity > 0)
+def weigh(similarity, probability, full, doubtful, largest, last):
+    """`matching.weigh`, with 1 / FULL and 1 / largest as arguments."""
+    weighed = similarity * tl.minimum(probability * full, 1.0)
+    is_plausible = (probability >= doubtful) & (similarity > 0)
     return tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
 
 
@@ -48,9 +48,9 @@ def keep_largest(
     group_size: tl.constexpr,
     side: tl.constexpr,
 ):
-    """The largest similarity of each center in each group of images, tile after tile.
+    """Writes the largest similarity of each center in each group of images.
 
-    One loop over the steps of all tiles of this program: while one tile is finished, the next is being fetched.
+    A single loop covers the steps of all tiles of a program, so that the next tile is loaded while one is finished.
     """
     steps: tl.constexpr = ends[len(ends) - 1]
     groups: tl.constexpr = tile_n // group_size
@@ -63,12 +63,12 @@ def keep_largest(
     for _ in range(count * steps):
         step = tl.where(step == steps - 1, 0, step + 1)
         if step == 0:
-            # A few blocks of centers sweep over all images together: both are then read from the cache.
+            # A few blocks of centers pass over all images together, so that both are read from the cache.
             tile += tl.num_programs(0)
             first = tile // (side * blocks_n) * side
-            abreast = tl.minimum(blocks_k - first, side)
-            block_k = first + tile % (side * blocks_n) % abreast
-            block_n = tile % (side * blocks_n) // abreast
+            num_side = tl.minimum(blocks_k - first, side)
+            block_k = first + tile % (side * blocks_n) % num_side
+            block_n = tile % (side * blocks_n) // num_side
         rows_k = centers.load([block_k * tile_k, step * tile_l])
         rows_n = pool.load([block_n * tile_n, step * tile_l])
         product = tl.dot(rows_k, rows_n.T, product)
@@ -77,10 +77,10 @@ def keep_largest(
             is_end = is_end | (step == ends[part] - 1)
             if part % 2 == 1:
                 is_second = is_second | (step == ends[part] - 1)
-        # One branch, and nothing else that touches the product: only then do multiplications overlap.
+        # One branch, and no other use of the product: only then do the multiplications overlap.
         if is_end:
             if is_product:
-                similarity += held * product  # after features there is nothing held yet
+                similarity += held * product  # `held` is zero after features
                 held = tl.where(is_second, 0.0, product)
             else:
                 similarity += product
@@ -92,8 +92,8 @@ def keep_largest(
             if is_weighed:
                 of_class = tl.load(classes + center, mask=center < num_centers, other=0).to(tl.int64)[:, None]
                 at = of_class * num_all + first_image + image[None, :]
-                chance = tl.load(posterior + at, mask=is_image[None, :], other=0.0)
-                similarity = weigh(similarity, chance, full, doubtful, largest, last)
+                probability = tl.load(posterior + at, mask=is_image[None, :], other=0.0)
+                similarity = weigh(similarity, probability, full, doubtful, largest, last)
             similarity = tl.where(is_image[None, :], similarity, -float("inf"))
             found = tl.max(tl.reshape(similarity, (tile_k, groups, group_size)), axis=2)
             group = block_n * groups + tl.arange(0, groups)
@@ -123,7 +123,7 @@ def look_into_groups(
     tile_l: tl.constexpr,
     group_size: tl.constexpr,
 ):
-    """One program: one center and the images of one of its groups; nothing where the group is not wanted."""
+    """Writes the similarities of one center and the images of one of its groups, unless the group is not wanted."""
     width: tl.constexpr = ends[len(ends) - 1] * tile_l
     center, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if tl.load(is_wanted + center * num_groups + place) == 0:
@@ -151,7 +151,7 @@ def look_into_groups(
             similarity += held * product
     if is_weighed:
         of_class = tl.load(classes + center).to(tl.int64)
-        chance = tl.load(posterior + of_class * num_images + safe)
-        similarity = weigh(similarity, chance, full, doubtful, largest, last)
+        probability = tl.load(posterior + of_class * num_images + safe)
+        similarity = weigh(similarity, probability, full, doubtful, largest, last)
     similarity = tl.where(is_image, similarity, -float("inf"))
     tl.store(found + (center * num_groups + place) * group_size + tl.arange(0, group_size), similarity)

@@ -1,1 +1,1 @@
-"""Labels for images that nobody has labeled."""
+"""Pseudo-labels: estimated labels of unlabeled images."""

@@ -1,4 +1,4 @@
-"""Monte Carlo labels: the class whose Fisher score depends most on the features when an image is slightly distorted."""
+"""Monte Carlo labels: the class whose Fisher score depends most on the features under small distortions."""
 
 import math
 from collections.abc import Iterator
@@ -12,22 +12,22 @@ from rarefish.errors import ArgumentError, nearest
 from rarefish.features import View, Watch, pull_back, spatial_mean
 
 RIDGE = 1e-6
-"""Added to each channel's unit variance: K samples of more than K channels have a singular covariance."""
+"""Added to the unit variance of each channel, since S samples of more than S channels have a singular covariance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo:
-    """The class whose Fisher score depends most on the features, over small distortions of the image.
+    """Estimator that returns the class whose Fisher score depends most on the features under small distortions.
 
-    All images meet the same distortions, drawn from the seed: the answer for an image does not depend on its batch.
+    All images get the same distortions, drawn from the seed, so that an image's label does not depend on its batch.
     """
 
     statistic: str = "trace"
     """`trace`: tr C_{z,g(d)}; `mutual_information`: I(z; g(d)) of Gaussians with the sampled covariances."""
     samples: int = 128
-    """Distorted copies of each image (the paper's K)."""
+    """Distorted copies per image (the paper's K)."""
     degrees: float | int = 5
-    """Rotations are uniform between minus and plus this angle."""
+    """Rotation angles are drawn uniformly between minus and plus this angle."""
     noise: float | int = 0.01
     """Standard deviation of the Gaussian noise added to each pixel."""
     seed: int = 0
@@ -42,7 +42,7 @@ class MonteCarlo:
             )
 
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-        """The best class of each image; as many images at a time as make a batch with all their samples."""
+        """Returns the best class of each image; as many images at a time as fill a batch with their samples."""
         if view.images.ndim != 4:
             raise ArgumentError(f"Monte Carlo labels rotate images (N, C, H, W); these are {tuple(view.images.shape)}.")
         at_once = max(1, len(view.images) // self.samples)
@@ -54,14 +54,14 @@ class MonteCarlo:
         features_NSD, statistic = seen.features_ND.unflatten(0, shape), STATISTICS[self.statistic]
         values = []
         for scores_CND in scores_of_all_classes(seen):
-            scores_BSD = scores_CND.unflatten(1, shape).flatten(0, 1)  # B: image 1 … N for the first class, and so on
+            scores_BSD = scores_CND.unflatten(1, shape).flatten(0, 1)  # B: images 1 to N for the first class, and so on
             values.append(
                 statistic(features_NSD.repeat(len(scores_CND), 1, 1), scores_BSD).unflatten(0, (-1, shape[0]))
             )
         return torch.cat(values).argmax(dim=0)
 
     def distort(self, images: Tensor) -> Tensor:
-        """All samples of the first image, then all of the second …"""
+        """Returns all samples of the first image, then all of the second, and so on."""
         generator = torch.Generator().manual_seed(self.seed)
         angles_S = (2 * torch.rand(self.samples, generator=generator) - 1) * math.radians(self.degrees)
         noise_S = self.noise * torch.randn(self.samples, *images.shape[1:], generator=generator)
@@ -70,12 +70,12 @@ class MonteCarlo:
 
 
 def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
-    """∂L(d)/∂z of every image for every class d, as (classes, N, D): one batched backward for all classes.
+    """Yields ∂L(d)/∂z of every image for every class d, as (classes, N, D), from one batched backward pass.
 
-    Comes in several parts only where all classes of all maps at once would not fit in memory.
+    There are several parts only if all classes at once would not fit in memory.
     """
     num_classes = seen.logits_NC.shape[1]
-    # The cross-entropy of label d has the gradient softmax - 1_d at the logits; the rest of the way back is linear.
+    # The cross-entropy of label d has the gradient softmax - 1_d at the logits; the rest of the backward is linear.
     probability_NC = seen.logits_NC.detach().softmax(dim=1)
     one_hot_CC = torch.eye(num_classes, device=probability_NC.device, dtype=probability_NC.dtype)
     at_once = max(1, 2**28 // sum(m.numel() for m in seen.maps))
@@ -87,32 +87,32 @@ def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
 
 
 def cross_trace(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
-    """Trace of the cross-covariance of features and scores over each image's samples."""
+    """Returns the trace of the cross-covariance of features and scores over each image's samples."""
     z, g = (x - x.mean(dim=1, keepdim=True) for x in (features_NSD.double(), scores_NSD.double()))
     return (z * g).sum(dim=2).mean(dim=1)
 
 
 def mutual_information(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
-    """½ log(|C_zz| |C_gg| / |C_zg,zg|) of each image's samples, in nats.
+    """Returns ½ log(|C_zz| |C_gg| / |C_zg,zg|) of each image's samples, in nats.
 
-    Every channel is brought to unit variance first, which does not change the information; then the same ridge is
-    small for all. A channel that never moves adds log(ridge) above and below the line, so nothing.
+    Every channel is first scaled to unit variance, which does not change the information, so that the same ridge is
+    small for all. A constant channel adds log(ridge) to numerator and denominator, which cancels.
     """
     joint = torch.cat([unit_variance(features_NSD.double()), unit_variance(scores_NSD.double())], dim=2)
     covariance = joint.mT @ joint / joint.shape[1]
     covariance.diagonal(dim1=1, dim2=2).add_(RIDGE)
     D = features_NSD.shape[2]
-    # The factor of the whole begins with the factor of C_zz: its other diagonal is that of C_zg,zg without C_zz.
+    # The Cholesky factor of the whole starts with that of C_zz; the rest of its diagonal gives |C_zg,zg| / |C_zz|.
     rest, alone = torch.linalg.cholesky_ex(covariance).L[:, D:, D:], torch.linalg.cholesky_ex(covariance[:, D:, D:]).L
     return alone.diagonal(dim1=1, dim2=2).log().sum(dim=1) - rest.diagonal(dim1=1, dim2=2).log().sum(dim=1)
 
 
 def unit_variance(samples_NSD: Tensor) -> Tensor:
-    """Channels with mean 0 and variance 1 over the samples; a channel that does not move is 0."""
+    """Returns the channels with mean 0 and variance 1 over the samples; constant channels become 0."""
     scale = samples_NSD.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(samples_NSD.dtype).tiny)
     centered = samples_NSD / scale - (samples_NSD / scale).mean(dim=1, keepdim=True)
     deviation = centered.square().mean(dim=1, keepdim=True).sqrt()
-    # Features arrive in float32: what moves less than its rounding does not move.
+    # Features are float32: variation below its rounding counts as none.
     return torch.where(deviation <= 1e-7, 0.0, centered / deviation.clamp_min(1e-30))
 
 

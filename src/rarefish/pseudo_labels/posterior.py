@@ -1,10 +1,10 @@
-"""A trusted posterior: how likely a pool image is to be of each class, learned for selection only.
+"""A posterior over classes for pool images, trained on trusted labels and used for selection only.
 
-Two candidates learn from the trusted labels, the validation set and what was bought so far: a copy of the model, whole,
-and a linear head on the model's features as they are. The copy is used unless the head is clearly less surprised by
-validation labels held back. Its probabilities hold under the validation set's mix of classes. In a biased pool a rare
-class is far rarer, and a few percent of errors on the common ones would drown it: the prior is corrected to the pool's
-by expectation maximization (Saerens et al., 2002). The copy is thrown away; the model never sees a validation label.
+Two candidates are trained on the validation set and the pool images labeled so far: a copy of the whole model, and a
+linear head on the model's features. The copy is used unless the head has a clearly lower loss on held-out validation
+labels. The probabilities hold for the class proportions of the validation set. In a biased pool a rare class is much
+rarer, and a few percent of errors on common classes would outnumber it, so the prior is corrected to the pool's by
+expectation maximization (Saerens et al., 2002). The copy is discarded; the model never sees a validation label.
 """
 
 import copy
@@ -27,16 +27,16 @@ from rarefish.progress import track
 from rarefish.pseudo_labels.label_shift import class_weights, estimate_prior
 
 SAMPLE = 5_000
-"""Pool images from which its mix of classes is estimated."""
+"""Pool images from which its class proportions are estimated."""
 MEMORY = 2_000_000_000
-"""Bytes that the trusted images may take, and the sample too; of more, some are drawn …"""
+"""Maximum bytes of the trusted images, and of the sample; if there are more, a random subset is used."""
 FEWEST = 10
-"""… but so many images in any case: with fewer in the validation set, nothing can be learned."""
+"""Images that are used in any case; a smaller validation set is not enough to train a posterior."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Images and what the model makes of them."""
+    """Images and the model's features of them."""
 
     images: Float[Tensor, "T ..."]
     features: Float[Tensor, "T D"]
@@ -44,25 +44,25 @@ class Seen:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of it in memory."""
+    """Everything that a posterior is trained on, in memory."""
 
     model: nn.Module
-    """Where learning starts; copied, never changed."""
+    """The model to start from; copied, never changed."""
     trusted: Seen
-    """The validation set, then the pool images that were bought."""
+    """The validation set, followed by the labeled pool images."""
     labels: Int[Tensor, " T"]
-    """Of the trusted images."""
+    """Labels of the trusted images."""
     num_validation: int
-    """The first so many are the validation set's; from what was bought the model has learned."""
+    """The first `num_validation` trusted images are the validation set; the model was trained on the others."""
     prior: Float[Tensor, " C"]
-    """Shares of the classes in the validation set."""
+    """Class proportions in the validation set."""
     sample: Seen
-    """Unlabeled images, drawn from the pool."""
+    """Unlabeled images drawn from the pool."""
     pool_size: int
-    """Unlabeled images in all."""
+    """Total number of unlabeled images."""
     generator: torch.Generator = field(repr=False)
     device: torch.device
-    """Where the copy learns."""
+    """Device on which the copy is trained."""
     progress: bool = False
 
 
@@ -78,7 +78,7 @@ def gather(
     device: torch.device | str | None = None,
     precision: str = "auto",
 ) -> Evidence:
-    """The trusted images and a sample of the others, read into memory and shown to the model."""
+    """Reads the trusted images and a sample of the pool into memory and computes their features."""
     generator = torch.Generator().manual_seed(  # the caller's may live on a GPU
         int(torch.randint(2**62, (), generator=generator, device=generator.device))
     )
@@ -118,14 +118,15 @@ def gather(
     )
 
 
-HELD, LEAST_HELD = 10, 3
-"""One validation label in ten, but at least three, are held back …"""
-HELD_STEPS = 0.75
-"""… for this share of the steps; then the candidates are compared, and the network learns from all labels."""
+HELD_OUT, MIN_HELD_OUT = 10, 3
+"""One validation label in ten, but at least three, are held out at first."""
+HELD_OUT_STEPS = 0.75
+"""Fraction of the steps without the held-out labels; then the candidates are compared, and all labels are used."""
 RIDGE = 3.0
-"""Pull of the head's weights to 0: what so many labels weigh."""
+"""L2 penalty on the head's weights, as strong as this many labels."""
 
 TEMPERATURES = (0.7, 1, 1.4, 2, 2.8, 4)
+"""Temperatures tried when candidates are compared."""
 
 Candidate = Callable[[Seen], Float[Tensor, "N C"]]
 """Images and their features -> logits."""
@@ -133,25 +134,25 @@ Candidate = Callable[[Seen], Float[Tensor, "N C"]]
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior:
-    """How the posterior is learned; the same for every data set."""
+    """Settings of the posterior's training; the same for every data set."""
 
     epochs: float = 2.5
-    """Passes over the trusted labels, but …"""
+    """Epochs over the trusted labels, within the limits of `steps`."""
     steps: tuple[int, int] = (200, 800)
-    """… at least and at most so many steps; half of the least, if more would cost more than describing the pool."""
+    """Minimum and maximum number of steps; half the minimum if more would cost more than describing the pool."""
     batch_size: int = 64
     lr: float = 1e-2
     shift: float = 1 / 14
-    """Images are shifted by up to this share of their size."""
+    """Maximum random shift of images, as a fraction of their size."""
     floor: float = 1e-3
-    """No class is thought rarer than about this in the pool."""
+    """Approximate lower bound on the estimated proportion of each class in the pool."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.steps[0] <= self.steps[1] or self.batch_size < 1 or self.lr <= 0:
-            raise ArgumentError(f"A posterior needs steps (least, most), batch_size and lr above 0, not {self}.")
+            raise ArgumentError(f"A posterior needs 0 < steps[0] <= steps[1], batch_size and lr above 0, not {self}.")
 
     def __call__(self, evidence: Evidence) -> "TrustedPosterior":
-        """Learns from the evidence; chance in the network, such as dropout, comes from the evidence's generator too."""
+        """Trains the posterior; dropout and other randomness in the network also come from the evidence's generator."""
         device = evidence.device
         with (
             torch.inference_mode(False),
@@ -168,40 +169,44 @@ class Posterior:
         return TrustedPosterior(answer, log_shift_C, note)
 
     def num_steps(self, num_trusted: int, num_pool: int) -> int:
+        """Returns the number of training steps for that many trusted and pool images."""
         least, most = self.steps
         wanted = min(max(round(self.epochs * num_trusted / self.batch_size), least), most)
         return min(wanted, max(num_pool // self.batch_size, least // 2, 1))
 
-    def passes(self, num_validation: int, num_bought: int, num_pool: int) -> int:
-        """Of an image through a network, forward or backward, if the whole network is chosen; 0 if none can learn."""
+    def passes(self, num_validation: int, num_labeled: int, num_pool: int) -> int:
+        """Returns how many image passes, forward or backward, training and use cost; 0 if there are too few labels.
+
+        The count assumes that the whole network is chosen.
+        """
         if num_validation < FEWEST:
             return 0
-        num_trusted, num_held = num_validation + num_bought, len(range(num_validation)[:: one_in(num_validation)])
+        num_trusted, num_held = num_validation + num_labeled, len(range(num_validation)[:: one_in(num_validation)])
         learning = num_trusted + num_held + 2 * self.num_steps(num_trusted, num_pool) * self.batch_size
         return learning + 2 * min(num_pool, SAMPLE) + num_pool
 
     def _choose(self, evidence: Evidence) -> tuple[Candidate, str]:
-        """The network, unless the head is clearly better on the labels held back; and how they compared."""
+        """Returns the network, unless the head is clearly better on the held-out labels, and a note on their losses."""
         is_held = torch.zeros(len(evidence.labels), dtype=torch.bool)
-        # Not of what was bought: the features know those labels, since the model learned them.
+        # Only validation labels: the model was trained on the others, so its features reveal them.
         order = torch.randperm(evidence.num_validation, generator=evidence.generator)
         is_held[order[:: one_in(len(order))]] = True
         head = fit_head(evidence, ~is_held)
-        network, loss_H = self._teach(evidence, is_held)
-        head_loss_H = surprise(head, evidence, is_held)
+        network, loss_H = self._train_network(evidence, is_held)
+        head_loss_H = held_out_losses(head, evidence, is_held)
         weight_H = class_weights(evidence.labels[is_held], evidence.prior)
         weight_H = weight_H / weight_H.sum()
         behind_H = loss_H - head_loss_H
         behind = (weight_H * behind_H).sum()
         error = (weight_H * (behind_H - behind)).square().sum().sqrt()
         whole, alone = (f"{float((weight_H * loss).sum()):.2f}" for loss in (loss_H, head_loss_H))
-        note = f"Loss on validation labels held back: a copy of the model {whole}, a head on its features {alone}."
-        # A few held labels say little: two standard errors, of three labels four, as in Student's t, nearly.
-        is_whole = bool(behind <= (2 + 10 / (len(behind_H) - 1) ** 2) * error)  # not where a network diverged
+        note = f"Loss on held-out validation labels: a copy of the model {whole}, a head on its features {alone}."
+        # Few labels say little: two standard errors, or four with three labels, similar to Student's t.
+        is_whole = bool(behind <= (2 + 10 / (len(behind_H) - 1) ** 2) * error)  # False if the network diverged
         return network if is_whole else fit_head(evidence, torch.ones_like(is_held)), note
 
-    def _teach(self, evidence: Evidence, is_held: Tensor) -> tuple[Candidate, Tensor]:
-        """A network that learned from all labels, and its surprise at the held ones before it saw them."""
+    def _train_network(self, evidence: Evidence, is_held: Tensor) -> tuple[Candidate, Tensor]:
+        """Trains a network on all labels; also returns its losses on held-out labels before it was trained on them."""
         network = copy.deepcopy(evidence.model).to(evidence.device).train()
         if not any(parameter.requires_grad for parameter in network.parameters()):
             network.requires_grad_(True)
@@ -219,20 +224,22 @@ class Posterior:
         num_steps = self.num_steps(len(evidence.labels), evidence.pool_size)
         step, rates = RecordedStep(learn), (self.lr * one_cycle(num_steps)).to(evidence.device)
         answer, loss_H = Network(network), torch.empty(0)
-        turn = int(HELD_STEPS * num_steps)
+        turn = int(HELD_OUT_STEPS * num_steps)
         for number, (shown, answers) in enumerate(self._batches(evidence, ~is_held, turn, num_steps - turn)):
             if number == turn:
                 network.eval()
-                loss_H = surprise(answer, evidence, is_held)
+                loss_H = held_out_losses(answer, evidence, is_held)
                 network.train()
             step(shown, answers, rates[number])
         network.eval()
         return answer, loss_H
 
     def _batches(self, evidence: Evidence, is_kept: Tensor, before: int, after: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches, first some of kept images alone, then of all, classes as often as in the validation set; each is
-        shifted as a whole."""
-        images, chance = evidence.trusted.images, evidence.generator
+        """Yields batches, first of kept images, then of all, with classes as frequent as in the validation set.
+
+        Each batch is shifted as a whole.
+        """
+        images, generator = evidence.trusted.images, evidence.generator
         labels = evidence.labels.to(images.device)
         rows = torch.cat(
             [
@@ -242,20 +249,20 @@ class Posterior:
             ]
         ).to(images.device)
         most = torch.tensor([round(self.shift * size) for size in images.shape[2:]])
-        shifts = ((2 * most + 1) * torch.rand(before + after, len(most), generator=chance)).long() - most
+        shifts = ((2 * most + 1) * torch.rand(before + after, len(most), generator=generator)).long() - most
         drawn = zip(rows.split(self.batch_size), shifts.tolist(), strict=True)
-        for some, shift in track(drawn, total=before + after, title="learning a posterior", shown=evidence.progress):
+        for some, shift in track(drawn, total=before + after, title="training a posterior", shown=evidence.progress):
             shown = images[some].to(evidence.device, dtype_of(evidence.model))
             yield shown.roll(shift, (2, 3)) if shown.ndim == 4 else shown, labels[some].to(evidence.device)
 
 
 @dataclass(frozen=True)
 class TrustedPosterior:
-    """The estimator: how likely each class is under the pool's mix of classes."""
+    """Estimator that returns class probabilities under the pool's class proportions."""
 
     answer: Candidate
     log_shift_C: Tensor
-    """How much rarer a class is in the pool than in the validation set, as a logarithm."""
+    """Logarithm of each class's proportion in the pool over that in the validation set."""
     note: str
 
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Float[Tensor, "N C"]:
@@ -264,7 +271,7 @@ class TrustedPosterior:
 
 @dataclass(frozen=True)
 class Network:
-    """The whole model, taught."""
+    """The trained copy of the whole model."""
 
     network: nn.Module
 
@@ -290,7 +297,7 @@ class Head:
 
 
 def fit_head(evidence: Evidence, among: Tensor) -> Head:
-    """Logistic regression with a little pull to 0, every class as heavy as in the validation set."""
+    """Fits a logistic regression with an L2 penalty, classes weighted as in the validation set."""
     features = evidence.trusted.features[among.to(evidence.trusted.features.device)].float()
     labels, num_classes = evidence.labels[among], len(evidence.prior)
     weight_N = class_weights(labels, evidence.prior).to(features)
@@ -315,14 +322,14 @@ def fit_head(evidence: Evidence, among: Tensor) -> Head:
 
 
 def one_in(num_validation: int) -> int:
-    """One validation label in so many is held back."""
-    return min(HELD, num_validation // LEAST_HELD)
+    """Returns n such that one validation label in n is held out."""
+    return min(HELD_OUT, num_validation // MIN_HELD_OUT)
 
 
-def surprise(answer: Candidate, evidence: Evidence, among: Tensor) -> Float[Tensor, " H"]:
-    """Cross-entropy of each of some trusted labels.
+def held_out_losses(answer: Candidate, evidence: Evidence, among: Tensor) -> Float[Tensor, " H"]:
+    """Returns the cross-entropy of the trusted labels in `among`, at the best of several temperatures.
 
-    Of a few temperatures the best counts: a network is often too sure, which says nothing about its order.
+    A network is often overconfident, which says nothing about the order of its probabilities.
     """
     images, features = evidence.trusted.images, evidence.trusted.features
     logits = answer(Seen(images[among.to(images.device)], features[among.to(features.device)])).cpu().double()
@@ -332,14 +339,14 @@ def surprise(answer: Candidate, evidence: Evidence, among: Tensor) -> Float[Tens
 
 
 def draw(evidence: Evidence, among: Tensor, count: int) -> Int[Tensor, " count"]:
-    """Rows of trusted images, drawn so that the classes come as often as in the validation set."""
+    """Draws rows of trusted images so that classes are as frequent as in the validation set."""
     rows = among.nonzero().squeeze(1)
     weights = class_weights(evidence.labels[rows], evidence.prior)
     return rows[torch.multinomial(weights, count, replacement=True, generator=evidence.generator)]
 
 
 def one_cycle(steps: int) -> Float[Tensor, " steps"]:
-    """Shares of the learning rate: up in the first 30 % of the steps, then down to nothing, each half a cosine."""
+    """Returns learning rate factors: up over the first 30 % of the steps, then down to 0, each half a cosine."""
     done = (torch.arange(steps) + 0.5) / steps
     phase = torch.where(done < 0.3, 1 - done / 0.3, (done - 0.3) / 0.7)
     return (1 + torch.cos(torch.pi * phase)) / 2

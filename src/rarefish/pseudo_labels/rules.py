@@ -1,8 +1,8 @@
-"""The label an image is described with when nobody has labeled it: six estimators and the rule that pairs them.
+"""Label estimators, and the rules that say which one is used for the validation set and for the pool.
 
-An estimator looks at one batch and gives a label per image. One label rule owns both sides: were the validation side
-described by true labels and the pool side by predictions, the scores of a failure and of its like would point in
-opposite directions and the product kernel would choose the wrong images.
+An estimator returns a label per image of a batch. One rule covers both sides: if the validation set used true labels
+and the pool used predictions, the scores of a failure and of similar pool images would point in opposite directions,
+and the product kernel would choose the wrong images.
 """
 
 from collections.abc import Callable
@@ -19,34 +19,34 @@ from rarefish.pseudo_labels.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels.posterior import Evidence, Posterior, TrustedPosterior
 
 Estimator = Callable[[View, Tensor | None, Watch], Tensor]
-"""(what a pass over a batch showed, the labels its data set gives, a way to look again) -> a label per image or, in as
-many columns as there are classes, how likely each is."""
+"""(result of a forward pass on a batch, labels from its data set or None, function for further passes) -> one label per
+image, or the probabilities of all classes as columns."""
 
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Which label each side is described with; `on_pool` may learn from all of the validation set, once described."""
+    """The estimators for both sides; `on_pool` is given the descriptors of the validation set."""
 
     on_validation: Estimator
     on_pool: Callable[[Descriptors], Estimator]
     learn: Callable[[Evidence], TrustedPosterior] | None = None
-    """Where `on_pool` is only known after learning from the trusted labels."""
+    """Trains the pool's estimator on the trusted labels, for rules that need training."""
     needs_validation_labels: bool = False
     needs_pool_labels: bool = False
     notes: tuple[str, ...] = ()
-    """What was decided while learning, in words."""
+    """Messages about decisions made in training."""
     needs_float32: bool = False
-    """Small distortions drown in bfloat16's rounding."""
+    """The effect of small distortions would be lost in the rounding of bfloat16."""
 
     def learned(self, evidence: Evidence) -> "LabelRule":
-        """The rule with what it learned."""
+        """Returns the rule with its trained pool estimator."""
         assert self.learn is not None
         estimate = self.learn(evidence)
         return replace(self, on_pool=lambda _: estimate, learn=None, notes=(estimate.note,))
 
 
 def label_rule(labels: "str | MonteCarlo | Posterior", seed: int = 0) -> LabelRule:
-    """The rule of that name; a `MonteCarlo` or `Posterior` is taken with its own settings."""
+    """Returns the rule of that name, or the rule for a `MonteCarlo` or `Posterior` with its settings."""
     if isinstance(labels, Posterior):
         return LabelRule(given, lambda _: given, learn=labels, needs_validation_labels=True)
     if isinstance(labels, MonteCarlo):
@@ -57,26 +57,26 @@ def label_rule(labels: "str | MonteCarlo | Posterior", seed: int = 0) -> LabelRu
 
 
 def given(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-    """The data set's own label (paper: S = y)."""
+    """Returns the labels of the data set (paper: S = y)."""
     assert labels is not None, "the reader was asked for labels"
     return labels.to(view.logits_NC.device)
 
 
 def predicted(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-    """The model's own answer (paper: S = ŷ)."""
+    """Returns the model's predictions (paper: S = ŷ)."""
     return view.logits_NC.argmax(dim=1)
 
 
-def as_labels(answer: Tensor) -> tuple[Tensor, Tensor]:
-    """An estimator's answer as a label per image and, where it gives them, the chances of all classes."""
-    if answer.ndim == 1:
-        return answer, torch.empty(len(answer), 0, device=answer.device)
-    return answer.argmax(dim=1), answer
+def as_labels(estimate: Tensor) -> tuple[Tensor, Tensor]:
+    """Splits an estimator's result into a label per image and class probabilities, of width 0 if it gives none."""
+    if estimate.ndim == 1:
+        return estimate, torch.empty(len(estimate), 0, device=estimate.device)
+    return estimate.argmax(dim=1), estimate
 
 
 @dataclass(frozen=True)
 class NearestTrusted:
-    """The label of the validation image with the most alike features (paper: S = p̂(y, z))."""
+    """Estimator: the label of the validation image with the most similar features (paper: S = p̂(y, z))."""
 
     trusted: Standardized
     labels_M: Tensor
