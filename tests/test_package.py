@@ -84,17 +84,6 @@ def test_tables_of_results_are_those_of_their_records() -> None:
 
 
 TESTED_ELSEWHERE = {
-    "acquisitions/class_balance",
-    "acquisitions/diversity",
-    "acquisitions/dropout",
-    "acquisitions/epig",
-    "acquisitions/fisher_kernel",
-    "acquisitions/random_sampling",
-    "acquisitions/typiclust",
-    "acquisitions/uncertainty",
-    "acquisitions/vaal",
-    "active_learning/oracles",
-    "active_learning/task",
     "data/digits",
     "data/file_listing",
     "data/image_files",

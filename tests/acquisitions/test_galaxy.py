@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rarefish.acquisitions.galaxy import middle_of_shortest_path, open_chains, sort_chains
 from rarefish.errors import ArgumentError
-from tests.acquisitions.test_interface import ANSWERS, POOL, choose, situation
+from tests.acquisitions.situations import ANSWERS, POOL, choose, situation
 
 
 def shortest_path(state: list[int], reach: int) -> int | None:

@@ -1,4 +1,4 @@
-"""The loop: what each round may see, from where it trains, and who answers."""
+"""The loop: what each round may see, from which weights it trains, and what it records."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,39 +10,16 @@ import torch
 from torch.utils.data import TensorDataset
 
 from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
-from rarefish.active_learning.oracles import known_labels, label_file, noisy, refusing
+from rarefish.active_learning.oracles import known_labels
 from rarefish.active_learning.resume import UnderWay
-from rarefish.active_learning.rounds import Round, advance, begin, jobs_of, rebuild, run_rounds
-from rarefish.active_learning.task import Task
+from rarefish.active_learning.rounds import advance, begin, jobs_of, rebuild, run_rounds
 from rarefish.data.lazy_images import Stored
-from rarefish.errors import ArgumentError, DataError, LabelError
+from rarefish.errors import ArgumentError
 from rarefish.training.evaluation import evaluate
 from rarefish.training.jobs import Job, fit_each
 from rarefish.training.loop import Training
-from tests.cases import NUM_CLASSES, Plain, labeled
-
-POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
-TRUTH = POOL.tensors[1].tolist()
-
-
-def task(acquire: Any = ACQUISITIONS["random"], start: Plain | None = None, **changes: Any) -> Task:
-    torch.manual_seed(0)
-    settings = {
-        "pool": POOL,
-        "validation": VALIDATION,
-        "test": TEST,
-        "starts": (start or Plain(),),
-        "acquire": acquire,
-        "oracle": known_labels(TRUTH),
-        "budget": 5,
-        "num_classes": NUM_CLASSES,
-        "training": Training(epochs=2),
-    }
-    return Task(**settings | changes)
-
-
-def rounds(*args: Any, num_rounds: int = 3, **changes: Any) -> list[Round]:
-    return list(run_rounds(task(*args, **changes), num_rounds))
+from tests.active_learning.tasks import POOL, TEST, TRUTH, VALIDATION, rounds, task
+from tests.cases import NUM_CLASSES, Plain
 
 
 @pytest.mark.parametrize("name", ["random", "entropy", "badge", "fisher"])
@@ -206,37 +183,3 @@ def test_an_acquisition_that_returns_too_few_is_named() -> None:
 def test_more_labels_than_images_are_refused_before_the_work() -> None:
     with pytest.raises(ArgumentError, match="9 rounds of 5 labels need 45 images; the pool has 40"):
         rounds(num_rounds=9)
-
-
-def test_a_noisy_oracle_errs_as_often_as_it_says_and_always_the_same_way() -> None:
-    truth = [i % 7 for i in range(2000)]
-    oracle = noisy(known_labels(truth), 0.2, num_classes=7)
-    answers = oracle(range(2000))
-    wrong = [i for i in range(2000) if answers[i] != truth[i]]
-    assert 0.17 < len(wrong) / 2000 < 0.23 and set(answers) == set(range(7))
-    assert oracle(wrong) == [answers[i] for i in wrong]
-
-
-def test_a_refusing_oracle_leaves_images_unlabeled_and_they_are_not_asked_for_again() -> None:
-    run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
-    state = run[-1].state
-    assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2
-    assert run[-1].labels_spent == 20 and len(state.labels) == len(state.labeled) < 20
-    assert state.labels == tuple(TRUTH[i] for i in state.labeled)
-
-
-def test_a_label_file_answers(tmp_path: Path) -> None:
-    path = tmp_path / "labels.csv"
-    path.write_text("index,label\n3,1\n5,\n")
-    oracle = label_file(path)
-    assert oracle([5, 3]) == [None, 1]
-    with pytest.raises(LabelError, match="no line for 1 images that were asked for: 9"):
-        oracle([3, 9])
-    path.write_text("image,label\n")
-    with pytest.raises(DataError, match="has the columns image, label; it needs index and label"):
-        label_file(path)
-    path.write_text("index,label\n3,cat\n")
-    with pytest.raises(LabelError, match="line 2"):
-        label_file(path)
-    with pytest.raises(ArgumentError, match="from 0 to 1, not 2"):
-        noisy(oracle, 2, 3)

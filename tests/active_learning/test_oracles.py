@@ -1,0 +1,43 @@
+"""Oracles: their errors, their refusals, and answers from a file."""
+
+from pathlib import Path
+
+import pytest
+
+from rarefish.active_learning.oracles import known_labels, label_file, noisy, refusing
+from rarefish.errors import ArgumentError, DataError, LabelError
+from tests.active_learning.tasks import TRUTH, rounds
+
+
+def test_a_noisy_oracle_errs_as_often_as_it_says_and_always_the_same_way() -> None:
+    truth = [i % 7 for i in range(2000)]
+    oracle = noisy(known_labels(truth), 0.2, num_classes=7)
+    answers = oracle(range(2000))
+    wrong = [i for i in range(2000) if answers[i] != truth[i]]
+    assert 0.17 < len(wrong) / 2000 < 0.23 and set(answers) == set(range(7))
+    assert oracle(wrong) == [answers[i] for i in wrong]
+
+
+def test_a_refusing_oracle_leaves_images_unlabeled_and_they_are_not_asked_for_again() -> None:
+    run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
+    state = run[-1].state
+    assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2
+    assert run[-1].labels_spent == 20 and len(state.labels) == len(state.labeled) < 20
+    assert state.labels == tuple(TRUTH[i] for i in state.labeled)
+
+
+def test_a_label_file_answers(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("index,label\n3,1\n5,\n")
+    oracle = label_file(path)
+    assert oracle([5, 3]) == [None, 1]
+    with pytest.raises(LabelError, match="no line for 1 images that were asked for: 9"):
+        oracle([3, 9])
+    path.write_text("image,label\n")
+    with pytest.raises(DataError, match="has the columns image, label; it needs index and label"):
+        label_file(path)
+    path.write_text("index,label\n3,cat\n")
+    with pytest.raises(LabelError, match="line 2"):
+        label_file(path)
+    with pytest.raises(ArgumentError, match="from 0 to 1, not 2"):
+        noisy(oracle, 2, 3)
