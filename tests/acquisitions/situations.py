@@ -40,7 +40,7 @@ def choose(name: str, here: Situation, budget: int, seed: int = 0) -> Choice:
 
 
 def slow_statistic(name: str, answers: list[list[float]]) -> float:
-    """The statistic of one image from T lists of C probabilities."""
+    """Returns the statistic of one image from T lists of C probabilities."""
     T, C = len(answers), len(answers[0])
     mean = [sum(p[c] for p in answers) / T for c in range(C)]
 

@@ -25,7 +25,7 @@ def test_quotas_equal_giving_one_at_a_time(data: st.DataObject, num_classes: int
 
 
 @pytest.mark.parametrize(("name", "have"), [("balanced_entropy", [0] * 4), ("tail_first", [2, 1, 0, 0])])
-def test_quotas_take_the_least_sure_of_each_answer(name: str, have: list[int]) -> None:
+def test_quotas_take_the_most_uncertain_per_predicted_class(name: str, have: list[int]) -> None:
     here = replace(situation(), labels=(0, 0, 1))
     with torch.no_grad():
         p = here.model(POOL.tensors[0]).softmax(dim=1)
@@ -43,7 +43,7 @@ def test_similar_covers_the_failures_greedily() -> None:
     (images, truth), unlabeled = VALIDATION.tensors, here.unlabeled
 
     def gradient(image: Tensor, label: int | None) -> Tensor:
-        """Of the classifier's weights, by autograd; the predicted label where none is given."""
+        """The gradient of the classifier's weights by autograd; for the predicted label if `label` is None."""
         assert isinstance(here.model, Plain)
         logits = here.model(image[None])
         target = logits.argmax(dim=1) if label is None else torch.tensor([label])

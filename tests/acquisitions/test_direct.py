@@ -1,4 +1,4 @@
-"""DIRECT against walks along the order."""
+"""DIRECT: thresholds and intervals against loops over the ranks."""
 
 import numpy as np
 from hypothesis import given
@@ -8,7 +8,7 @@ from rarefish.acquisitions.direct import accuracies, outward, shrink, uncertain_
 
 
 @given(state=st.lists(st.sampled_from([0, 0, 1, -1]), min_size=1, max_size=20))
-def test_thresholds_and_intervals_equal_walks(state: list[int]) -> None:
+def test_thresholds_and_intervals_equal_loops(state: list[int]) -> None:
     slow = [sum(state[:s]) - sum(state[s:]) for s in range(len(state) + 1)]
     assert accuracies(np.array(state)).tolist() == slow
     low, high = 0, len(state) - 1
@@ -27,7 +27,7 @@ def test_thresholds_and_intervals_equal_walks(state: list[int]) -> None:
     assert outward(np.array(state), 5).tolist() == [rank for rank in order if state[rank] == 0][:5]
 
 
-def test_narrows_down_on_the_threshold() -> None:
+def test_the_interval_shrinks_around_the_threshold() -> None:
     state, rng = np.zeros(1000, dtype=int), np.random.default_rng(0)
     low, high = 0, 999
     for left in (4, 3, 2):

@@ -49,12 +49,12 @@ def test_badge_equals_k_means_plus_plus_on_whole_gradients(num: int, data: st.Da
     count = data.draw(st.integers(1, num))
     left, right = (torch.randn(num, d, generator=seeded(seed + d), dtype=torch.float64) for d in (3, 5))
     gradients = torch.einsum("nc,nf->ncf", left, right).flatten(1)
-    chances = torch.rand(count, generator=seeded(seed), dtype=torch.float64).tolist()
+    uniforms = torch.rand(count, generator=seeded(seed), dtype=torch.float64).tolist()
     rows = [int(gradients.square().sum(dim=1).argmax())]
-    for chance in chances[: count - 1]:
+    for uniform in uniforms[: count - 1]:
         weights = [min(float((g - gradients[r]).square().sum()) for r in rows) for g in gradients]
-        passed = [sum(weights[: row + 1]) > chance * sum(weights) for row in range(num)]
-        rows.append(passed.index(True))
+        is_reached = [sum(weights[: row + 1]) > uniform * sum(weights) for row in range(num)]
+        rows.append(is_reached.index(True))
     assert spread_out(left, right, count, seeded(seed)).tolist() == rows
 
 

@@ -9,7 +9,7 @@ from rarefish.acquisitions.epig import epig
 from tests.acquisitions.situations import seeded
 
 
-def test_epig_equals_loops_and_is_zero_where_answers_do_not_hang_together() -> None:
+def test_epig_equals_loops_and_is_zero_for_independent_predictions() -> None:
     pool, targets = (torch.randn(7, n, 3, generator=seeded(n), dtype=torch.float64).softmax(dim=2) for n in (4, 5))
     for n, fast in enumerate(epig(pool, targets).tolist()):
         slow = 0.0

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarefish.acquisitions.galaxy import middle_of_shortest_path, open_chains, sort_chains
+from rarefish.acquisitions.galaxy import build_chains, middle_of_shortest_path, sort_chains
 from rarefish.errors import ArgumentError
 from tests.acquisitions.situations import ANSWERS, POOL, choose, situation
 
 
 def shortest_path(state: list[int], reach: int) -> int | None:
-    """Nodes on the shortest path from a 1 to a -1 over zeros, by breadth-first search; both ends count."""
+    """Returns the number of nodes on the shortest path from a 1 to a -1 over zeros, including both ends."""
     frontier, seen = [i for i, s in enumerate(state) if s == 1], {i for i, s in enumerate(state) if s == 1}
     length = 1
     while frontier:
@@ -37,7 +37,7 @@ def test_galaxy_asks_for_the_middle_of_the_shortest_path(state: list[int], reach
     assert (rank is None) == (length is None)
     if rank is not None and length is not None:
         assert state[rank] == 0
-        # From the middle a YES is as many steps away as half of the path's nodes, and a NO too.
+        # The middle is as far from a YES as from a NO, give or take one step.
         steps = {}
         for wanted in (1, -1):
             only = [wanted if s == wanted else (0 if s == 0 else 9) for s in state]
@@ -49,7 +49,7 @@ def test_galaxy_asks_for_the_middle_of_the_shortest_path(state: list[int], reach
         assert steps[1] + steps[-1] == length - 1 and abs(steps[1] - steps[-1]) <= 1
 
 
-def test_galaxy_chains_put_the_surest_of_the_class_last() -> None:
+def test_galaxy_chains_put_the_most_likely_image_last() -> None:
     p = np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.55, 0.45]])
     chains = sort_chains(p)
     assert chains[0].tolist() == [2, 3, 1, 0] and chains[1].tolist() == [0, 1, 3, 2]
@@ -57,7 +57,7 @@ def test_galaxy_chains_put_the_surest_of_the_class_last() -> None:
 
 
 @pytest.mark.parametrize(("name", "title", "budget"), [("galaxy", "GALAXY", 9), ("direct", "DIRECT", 20)])
-def test_those_that_ask_within_a_round_ask_only_for_what_they_choose(name: str, title: str, budget: int) -> None:
+def test_acquisitions_that_query_within_a_round_query_only_what_they_choose(name: str, title: str, budget: int) -> None:
     asked: list[int] = []
 
     def ask(indices: Sequence[int]) -> list[int | None]:
@@ -70,13 +70,13 @@ def test_those_that_ask_within_a_round_ask_only_for_what_they_choose(name: str, 
         choose(name, replace(here, ask=None), 3)
 
 
-def test_answers_are_noted_at_their_rank_in_every_chain() -> None:
+def test_labels_are_recorded_at_their_rank_in_every_chain() -> None:
     here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()))
-    for surest_first in (False, True):
-        chains = open_chains(here, "a test", surest_first)
-        chains.buy([7])
-        label = int(POOL.tensors[1][chains.everything[7]])
+    for most_likely_first in (False, True):
+        chains = build_chains(here, "a test", most_likely_first)
+        chains.query([7])
+        label = int(POOL.tensors[1][chains.indices[7]])
         for c in range(4):
             rank = chains.order[c].tolist().index(7)
-            assert chains.place[c, 7] == rank and chains.state[c, rank] == (1 if c == label else -1)
+            assert chains.rank[c, 7] == rank and chains.state[c, rank] == (1 if c == label else -1)
         assert (chains.state != 0).sum() == 4 * 4

@@ -13,7 +13,7 @@ from tests.acquisitions.situations import ANSWERS, POOL, VALIDATION, choose, sit
 
 
 class Files:
-    """The pool as files would give it: one by one, with a list of labels."""
+    """The pool as a data set of files: one image at a time, with a list of labels."""
 
     targets = POOL.tensors[1].tolist()
 
@@ -28,14 +28,14 @@ class Files:
 @pytest.mark.parametrize("already", [(), (3, 9, 11)])
 @pytest.mark.parametrize("budget", [1, 7, 27])
 def test_contract(name: str, already: tuple[int, ...], budget: int) -> None:
-    """The right count, distinct, only unlabeled, the same by the same generator, pool and model untouched."""
+    """The right number of distinct unlabeled images, the same for the same seed; pool and model stay unchanged."""
     here = situation(already)
     pool, model = copy.deepcopy(POOL.tensors), copy.deepcopy(here.model.state_dict())
-    chance = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     chosen = choose(name, here, budget).indices
     assert len(chosen) == len(set(chosen)) == budget
     assert not set(chosen) & set(already) and set(chosen) <= set(range(30))
-    assert torch.equal(torch.get_rng_state(), chance)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     assert choose(name, situation(already), budget).indices == chosen
     assert all(torch.equal(a, b) for a, b in zip(pool, POOL.tensors, strict=True))
     assert all(torch.equal(value, here.model.state_dict()[name]) for name, value in model.items())
@@ -43,7 +43,7 @@ def test_contract(name: str, already: tuple[int, ...], budget: int) -> None:
 
 
 @pytest.mark.parametrize("name", ACQUISITIONS)
-def test_what_was_refused_is_not_chosen(name: str) -> None:
+def test_refused_images_are_not_chosen(name: str) -> None:
     here = Situation(situation().models, POOL, VALIDATION, (3, 9), refused=(0, 1, 2), ask=ANSWERS)
     assert not {0, 1, 2, 3, 9} & set(choose(name, here, 25).indices)
 

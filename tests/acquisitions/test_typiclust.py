@@ -9,7 +9,7 @@ from rarefish.acquisitions.typiclust import k_means, rank_clusters, typicality
 from tests.acquisitions.situations import choose, seeded, situation
 
 
-def test_k_means_finds_what_is_apart() -> None:
+def test_k_means_finds_separate_clusters() -> None:
     truth = torch.arange(60) % 3
     points = 10 * nn.functional.one_hot(truth, 4).float() + torch.randn(60, 4, generator=seeded())
     found = k_means(points, 3, seeded())

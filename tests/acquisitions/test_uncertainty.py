@@ -17,7 +17,7 @@ def test_statistics_equal_loops(name: str, T: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["least_confidence", "margin", "entropy"])
-def test_without_samples_the_least_sure_are_taken(name: str) -> None:
+def test_without_samples_the_most_uncertain_are_chosen(name: str) -> None:
     here = situation(members=2)
     values = {}
     for i in here.unlabeled:
@@ -28,7 +28,7 @@ def test_without_samples_the_least_sure_are_taken(name: str) -> None:
     assert choice.passes == 27 * 2
 
 
-def test_what_is_said_of_an_image_does_not_depend_on_its_batch() -> None:
+def test_uncertainty_does_not_depend_on_the_batch() -> None:
     one, other = (
         uncertainties(situation(members=2, batch_size=size), STATISTICS["bald"], 5, seeded()) for size in (3, 10)
     )

@@ -7,9 +7,9 @@ from tests.acquisitions.situations import CPU, seeded
 
 
 def test_vaal_tells_labeled_from_unlabeled() -> None:
-    """Labeled images are bright, unlabeled ones dark: the discriminator finds out."""
+    """The discriminator scores bright labeled images higher than dark unlabeled ones."""
     bright, dark = (torch.rand(20, 1, 28, 28, generator=seeded(s)) + 2 * (s == 0) for s in (0, 1))
-    encoder, judge = train_vaal(bright, dark, Vaal(steps=60, batch_size=16, adversary=0.0), seeded(), CPU)
+    encoder, discriminator = train_vaal(bright, dark, Vaal(steps=60, batch_size=16, adversary=0.0), seeded(), CPU)
     with torch.no_grad():
-        scores = [float(judge(encoder(images)[0]).mean()) for images in (bright, dark)]
+        scores = [float(discriminator(encoder(images)[0]).mean()) for images in (bright, dark)]
     assert scores[0] > scores[1] + 1

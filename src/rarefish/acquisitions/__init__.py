@@ -1,4 +1,4 @@
-"""Ways to choose: one signature, one table of names."""
+"""Acquisition functions: one signature and a table of their names."""
 
 from collections.abc import Callable
 from functools import partial
@@ -39,16 +39,16 @@ ACQUISITIONS: dict[str, Callable[..., Choice]] = {
     "fisher": choose_fisher,
     "fisher_true": partial(choose_fisher, labels="true"),
 }
-"""Each takes (situation, budget, generator) and, by name, settings of its own.
+"""Each takes (situation, budget, generator) and its own settings as keyword arguments.
 
-`fisher_true` looks at the pool's true labels: the limit of the method, for experiments only.
+`fisher_true` uses the true labels of the pool: an upper bound of the method, for experiments only.
 """
 
 __all__ = ["ACQUISITIONS", "Acquisition", "Choice", "Situation", "find_acquisition"]
 
 
 def find_acquisition(name: str, **settings: Any) -> Acquisition:
-    """The acquisition of that name, with settings of its own such as samples= or labels=."""
+    """Returns the acquisition of that name, with its own settings bound, such as samples= or labels=."""
     if name not in ACQUISITIONS:
         raise ArgumentError(f"There is no acquisition {name!r}. {nearest(name, ACQUISITIONS)}")
     return partial(ACQUISITIONS[name], **settings) if settings else ACQUISITIONS[name]

@@ -1,4 +1,4 @@
-"""Rivals made for pools where some classes are rare: quotas of uncertainty, and SIMILAR."""
+"""Acquisitions for imbalanced pools: uncertainty with a quota per class, and SIMILAR."""
 
 import heapq
 from collections.abc import Sequence
@@ -16,56 +16,57 @@ from rarefish.acquisitions.uncertainty import entropy
 
 
 def choose_by_quota(situation: Situation, budget: int, generator: torch.Generator, *, counting_labels: bool) -> Choice:
-    """The least sure images of each predicted class: equal numbers of each, as far as there are, or as many as bring
-    all labels closest to equal numbers, the rarest class first (Tail First Sampling: Wang, Wang and Kong, 2025).
+    """Chooses the images of highest entropy within each predicted class.
 
-    A random first round, as for all that ask the classifier.
+    The quotas per class are equal as far as the pool allows. With `counting_labels`, the labels so far count as well,
+    so that the rarest class is filled first (Tail First Sampling: Wang, Wang and Kong, 2025). The first round is
+    random, because the classifier is still untrained.
     """
     if not situation.labeled:
         return choose_random(situation, budget, generator)
     _, logits_NC = last_features(situation, situation.unlabeled)
     probability_NC = logits_NC.softmax(dim=1).cpu()
-    unsure_N, answer_N = entropy(probability_NC[None]), probability_NC.argmax(dim=1)
+    entropy_N, predicted_N = entropy(probability_NC[None]), probability_NC.argmax(dim=1)
     num_classes = logits_NC.shape[1]
     counted = situation.labels if counting_labels else ()
     have = torch.tensor(counted, dtype=torch.long).bincount(minlength=num_classes).tolist()
-    quotas = fill_quotas(have, answer_N.bincount(minlength=num_classes).tolist(), budget)
-    shuffled = torch.randperm(len(unsure_N), generator=generator)
-    best_first = shuffled[unsure_N[shuffled].argsort(descending=True, stable=True)].tolist()
+    quotas = fill_quotas(have, predicted_N.bincount(minlength=num_classes).tolist(), budget)
+    shuffled = torch.randperm(len(entropy_N), generator=generator)
+    by_entropy = shuffled[entropy_N[shuffled].argsort(descending=True, stable=True)].tolist()
     rows = []
-    for row in best_first:
-        answer = int(answer_N[row])
-        if quotas[answer]:
-            quotas[answer] -= 1
+    for row in by_entropy:
+        c = int(predicted_N[row])
+        if quotas[c]:
+            quotas[c] -= 1
             rows.append(row)
     return Choice([situation.unlabeled[row] for row in rows], passes=len(situation.unlabeled))
 
 
 def fill_quotas(have: Sequence[int], supply: Sequence[int], budget: int) -> list[int]:
-    """How many of each class to take so that the smallest totals grow first, as far as the supply goes."""
+    """Returns how many images to take per class: the smallest total grows first, up to the number available."""
     quotas = [0] * len(have)
-    waiting = [(count, c) for c, count in enumerate(have) if supply[c]]
-    heapq.heapify(waiting)
+    totals = [(count, c) for c, count in enumerate(have) if supply[c]]
+    heapq.heapify(totals)
     for _ in range(budget):
-        count, c = heapq.heappop(waiting)
+        count, c = heapq.heappop(totals)
         quotas[c] += 1
         if quotas[c] < supply[c]:
-            heapq.heappush(waiting, (count + 1, c))
+            heapq.heappush(totals, (count + 1, c))
     return quotas
 
 
 def choose_similar(
     situation: Situation, budget: int, generator: torch.Generator, *, eta: float = 1.0, num_queries: int = 1000
 ) -> Choice:
-    """Images with the largest facility-location mutual information with the failures (SIMILAR: Kothawade et al., 2021).
+    """Chooses images by facility-location mutual information with the failures (SIMILAR: Kothawade et al., 2021).
 
-    f(A) = Σ_q max_a S_qa + η Σ_a max_q S_qa over the queries q and the chosen a, S the cosine of the gradients at the
-    classifier: with the true label for a failure, with the predicted one for a pool image. Of more than `num_queries`
-    failures some are drawn.
+    It maximizes f(A) = Σ_q max_a S_qa + η Σ_a max_q S_qa over the queries q and the chosen images a. S is the cosine
+    similarity of the gradients at the classifier, for the true label of a failure and the predicted label of a pool
+    image. If there are more than `num_queries` failures, a random sample of that size serves as queries.
     """
     features_MF, logits_MC, truth_M = _failures(situation)
-    some = torch.randperm(len(truth_M), generator=generator)[:num_queries].to(truth_M.device)
-    queries = _unit_factors(features_MF[some], logits_MC[some], truth_M[some])
+    sample = torch.randperm(len(truth_M), generator=generator)[:num_queries].to(truth_M.device)
+    queries = _unit_factors(features_MF[sample], logits_MC[sample], truth_M[sample])
     features_NF, logits_NC = last_features(situation, situation.unlabeled)
     pool = _unit_factors(features_NF, logits_NC, logits_NC.argmax(dim=1))
     similarity_QN = ((queries[0] @ pool[0].T) * (queries[1] @ pool[1].T)).clamp_min_(0)
@@ -75,9 +76,9 @@ def choose_similar(
 
 
 def _failures(situation: Situation) -> tuple[Tensor, Tensor, Tensor]:
-    """What the classifier sees of the validation images it gets wrong (of all, if none), its logits and the truth."""
-    whole = replace(situation, pool=situation.validation, labeled=(), refused=(), labels=())
-    features_MF, logits_MC = last_features(whole, whole.unlabeled)
+    """Returns features, logits and labels of the misclassified validation images, or of all if there are none."""
+    validation = replace(situation, pool=situation.validation, labeled=(), refused=(), labels=())
+    features_MF, logits_MC = last_features(validation, validation.unlabeled)
     batches = situation.reader.read(situation.validation, labels=True)
     truth_M = torch.cat([batch.labels for batch in batches if batch.labels is not None]).to(logits_MC.device)
     is_wrong_M = logits_MC.argmax(dim=1) != truth_M
@@ -86,13 +87,13 @@ def _failures(situation: Situation) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _unit_factors(features_NF: Tensor, logits_NC: Tensor, label_N: Tensor) -> tuple[Tensor, Tensor]:
-    """The two factors of each gradient (p - 1_y) ⊗ z, both of length 1: their product is then the gradients' cosine."""
+    """Returns both factors of each gradient (p - 1_y) ⊗ z, normalized: products of them are cosines of gradients."""
     error_NC = logits_NC.softmax(dim=1) - functional.one_hot(label_N, logits_NC.shape[1])
     return functional.normalize(error_NC, dim=1), functional.normalize(features_NF, dim=1)
 
 
 def cover_queries(similarity: Float[Tensor, "Q N"], count: int, eta: float) -> Int[Tensor, " count"]:
-    """Columns chosen greedily: each adds most to Σ_q max_a S_qa + η Σ_a max_q S_qa."""
+    """Chooses columns greedily: each one adds most to Σ_q max_a S_qa + η Σ_a max_q S_qa."""
     own_N = eta * similarity.amax(dim=0)
     covered_Q = torch.zeros_like(similarity[:, 0])
     rows = []

@@ -1,4 +1,4 @@
-"""Images unlike those that are labeled: core-set and BADGE."""
+"""Acquisitions by diversity: core-set and BADGE."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,24 +13,24 @@ from rarefish.models.layers import casting, device_of, evaluating
 from rarefish.models.networks import classifier_of
 
 CANDIDATES = 2048
-"""Their features fit a CPU's cache."""
+"""Number of candidates whose features fit in the cache of a CPU."""
 
 
 def choose_core_set(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """Greedy k-center in the space of the features below the classifier (Sener and Savarese, 2018).
+    """Greedy k-center on the features before the classifier (Sener and Savarese, 2018).
 
-    Each next image is the one farthest from all labeled and chosen ones; the very first is drawn.
+    Each image is the one farthest from all labeled and chosen images. Without labels, the first image is random.
     """
-    everything = [*situation.labeled, *situation.unlabeled]
-    features_NF, _ = last_features(situation, everything)
+    indices = [*situation.labeled, *situation.unlabeled]
+    features_NF, _ = last_features(situation, indices)
     rows = farthest_first(features_NF, len(situation.labeled), budget, generator)
-    return Choice([everything[row] for row in rows.tolist()], passes=len(everything))
+    return Choice([indices[row] for row in rows.tolist()], passes=len(indices))
 
 
 def choose_badge(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """k-means++ seeding among the gradients at the classifier's weights, for the predicted class (Ash et al., 2020).
+    """k-means++ seeding on the gradients at the classifier's weights for the predicted class (Ash et al., 2020).
 
-    Such a gradient is (p - 1_ŷ) ⊗ z. Its factors suffice: nothing of size images × (classes · features) is made.
+    Such a gradient is (p - 1_ŷ) ⊗ z. Only its factors are stored, never a tensor of size images × (classes · features).
     """
     if not situation.labeled:
         return choose_random(situation, budget, generator)
@@ -48,17 +48,17 @@ def farthest_first(
     generator: torch.Generator,
     num_candidates: int = CANDIDATES,
 ) -> Int[Tensor, " count"]:
-    """Rows of `count` points, each the farthest from the first `num_given` rows and those before it.
+    """Returns `count` rows, each the farthest from the first `num_given` rows and the rows chosen before it.
 
-    Distances only fall, so as long as the farthest of the few candidates is farther than every other point ever was,
-    the others need not be looked at: they catch up with all new rows at once, in one product of matrices.
+    Distances only decrease. As long as the farthest of a few candidates is farther than every other point was at the
+    last update, the other points need no update. They are then updated for all new rows in one matrix product.
     """
-    squares_N = torch.einsum("nf,nf->n", points, points)  # makes no copy of the points
+    squares_N = torch.einsum("nf,nf->n", points, points)  # without a copy of the points
     distance_N = torch.full_like(points[:, 0], torch.inf)
     drawn = torch.randint(num_given, len(points), (1,), generator=generator).to(points.device)
     rows = drawn[:0] if num_given else drawn
     fresh = torch.arange(num_given, device=points.device) if num_given else drawn
-    # Whether to stop is asked of the device at every step: a GPU is faster when it looks at all points and never waits.
+    # The stopping test synchronizes with the device at each step, so a GPU is faster with all points as candidates.
     num_candidates = len(points) if points.is_cuda else min(num_candidates, len(points))
     while True:
         for block in fresh.split(256):
@@ -76,7 +76,7 @@ def farthest_first(
 
 
 def _farthest(points: Tensor, squares_N: Tensor, distance_N: Tensor, count: int, floor: Tensor | None) -> Tensor:
-    """Up to `count` rows, each the farthest after those before it; after the first, all beyond `floor`."""
+    """Returns up to `count` rows, each the farthest from the rows before it; stops at a distance of `floor` or less."""
     rows: list[Tensor] = []
     while len(rows) < count:
         row = distance_N.argmax(dim=0, keepdim=True)
@@ -91,35 +91,35 @@ def _farthest(points: Tensor, squares_N: Tensor, distance_N: Tensor, count: int,
 def spread_out(
     left: Float[Tensor, "N C"], right: Float[Tensor, "N F"], count: int, generator: torch.Generator
 ) -> Int[Tensor, " count"]:
-    """Rows drawn by k-means++ from the outer products left ⊗ right: the largest first, then by squared distance.
+    """Draws rows by k-means++ on the outer products left ⊗ right: the largest first, then by squared distance.
 
     |a⊗x - b⊗y|² = |a|²|x|² + |b|²|y|² - 2 (a·b)(x·y), so a step costs two matrix-vector products.
     """
     norms_N = left.square().sum(dim=1) * right.square().sum(dim=1)
     distance_N = torch.full_like(norms_N, torch.inf)
     row = norms_N.argmax(dim=0, keepdim=True)
-    chances = torch.rand(count, generator=generator, dtype=torch.float64).to(left.device)
+    uniforms = torch.rand(count, generator=generator, dtype=torch.float64).to(left.device)
     rows = []
-    for chance in chances:
+    for uniform in uniforms:
         rows.append(row)
         products_N = (left @ left[row[0]]) * (right @ right[row[0]])
         to_row_N = (norms_N + norms_N[row] - 2 * products_N).clamp_min(0)
         distance_N = torch.minimum(distance_N, to_row_N).index_fill_(0, row, 0)
-        row = _draw(distance_N, torch.cat(rows), chance)
+        row = _draw_row(distance_N, torch.cat(rows), uniform)
     return torch.cat(rows)
 
 
-def _draw(weight_N: Tensor, taken: Tensor, chance: Tensor) -> Tensor:
-    """A row drawn in proportion to its weight; where no weight is left, the first row not taken."""
+def _draw_row(weight_N: Tensor, taken: Tensor, uniform: Tensor) -> Tensor:
+    """Draws a row with probability proportional to its weight; returns the first free row if all weights are zero."""
     total_N = weight_N.double().cumsum(dim=0)
-    drawn = torch.searchsorted(total_N, chance * total_N[-1], right=True).clamp_max(len(weight_N) - 1)
+    drawn = torch.searchsorted(total_N, uniform * total_N[-1], right=True).clamp_max(len(weight_N) - 1)
     is_free_N = torch.ones_like(weight_N).index_fill_(0, taken, 0)
     return torch.where(weight_N[drawn] > 0, drawn, is_free_N.argmax(dim=0)).reshape(1)
 
 
 @torch.no_grad()
 def last_features(situation: Situation, index: list[int]) -> tuple[Tensor, Tensor]:
-    """What the classifier sees, and its logits, for the pool images at `index`."""
+    """Returns the input features of the classifier and its logits for the pool images at `index`."""
     device = device_of(situation.model)
     features, logits = [], []
     with (
@@ -135,14 +135,14 @@ def last_features(situation: Situation, index: list[int]) -> tuple[Tensor, Tenso
 
 @contextmanager
 def classifier_input(model: nn.Module) -> Iterator[Callable[[], Tensor]]:
-    """A function that tells what went into the last linear layer in the latest pass."""
-    seen: list[Tensor] = []
+    """Yields a function that returns the input of the last linear layer in the latest forward pass."""
+    latest: list[Tensor] = []
 
     def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        seen[:] = [inputs[0].flatten(1)]
+        latest[:] = [inputs[0].flatten(1)]
 
     handle = classifier_of(model)[1].register_forward_pre_hook(keep)
     try:
-        yield lambda: seen[0]
+        yield lambda: latest[0]
     finally:
         handle.remove()

@@ -1,4 +1,4 @@
-"""Dropout at scoring time, on models trained without it as well (the paper's way)."""
+"""Monte Carlo dropout, also for models trained without dropout, as in the paper."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,54 +9,54 @@ from torch import Tensor, nn
 from rarefish.errors import ModelError
 from rarefish.models.layers import evaluating, find_layers
 
-Answer = Callable[[Tensor], Tensor]
-"""N images -> their logits (samples, N, classes)."""
+Predict = Callable[[Tensor], Tensor]
+"""Maps N images to logits of shape (samples, N, classes)."""
 
 
 @contextmanager
-def sampling(model: nn.Module, samples: int, generator: torch.Generator) -> Iterator[Answer]:
-    """A function that asks `samples` networks, each the model with other activations dropped (1: the model as it is).
+def mc_dropout(model: nn.Module, samples: int, generator: torch.Generator) -> Iterator[Predict]:
+    """Yields a function that predicts with `samples` dropout masks, or with the plain model if `samples` is 1.
 
-    It drops after the model's own Dropout layers, else where `default_dropout` says. The masks are drawn once and all
-    images meet the same ones: what is said of an image does not depend on its batch, and images are compared by the
-    same networks. They come from the generator, on the model's device; torch's own state of chance is not touched.
+    Dropout applies at the model's own Dropout layers, or at the layers in its attribute `default_dropout`. The masks
+    are drawn once and shared by all images, so a prediction does not depend on the batch, and all images are scored by
+    the same networks. The masks come from the generator, on the model's device; the global generator is not used.
     """
     with evaluating(model):
         if samples == 1:
             yield lambda images: model(images)[None]
             return
-        masks = _Masks(model, samples, generator)
+        hooks = _DropoutHooks(model, samples, generator)
         try:
-            yield masks.answer
+            yield hooks.predict
         finally:
-            masks.remove()
+            hooks.remove()
 
 
-class _Masks:
-    """Hooks on the layers that drop."""
+class _DropoutHooks:
+    """Forward hooks that apply the dropout masks."""
 
     def __init__(self, model: nn.Module, samples: int, generator: torch.Generator) -> None:
         layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
-        # Many models carry layers that are switched off.
+        # Many models contain Dropout layers with p=0, which have no effect.
         own = {name: layer.p for name, layer in layers.items() if 0 < layer.p < 1}
         rates = own or getattr(model, "default_dropout", {})
         if not rates:
             raise ModelError(
                 "Monte Carlo dropout needs a model with Dropout layers, or with an attribute default_dropout such as "
-                "{'layer4': 0.5}; this one has neither."
+                "{'layer4': 0.5}. This model has neither."
             )
         self.model, self.samples, self.generator = model, samples, generator
-        # All of a network passes through the layers of default_dropout, so that images need not be repeated before the
-        # first of them; around a Dropout layer of the model's own there may be a shortcut.
-        self.grows, self.num_images = not own, 0
-        self.drawn: dict[tuple[str, torch.Size], Tensor] = {}
+        # Every path through the network passes the layers in default_dropout, so the first of them can repeat the
+        # images. A shortcut may bypass the model's own Dropout layers, so there the input has to be repeated.
+        self.hooks_repeat, self.num_images = not own, 0
+        self.masks: dict[tuple[str, torch.Size], Tensor] = {}
         layers = find_layers(model, rates)
         self.handles = [layers[name].register_forward_hook(self._hook(name, rates[name])) for name in layers]
 
-    def answer(self, images: Tensor) -> Tensor:
+    def predict(self, images: Tensor) -> Tensor:
         self.num_images = len(images)
-        shown = images if self.grows else images.repeat(self.samples, *[1] * (images.ndim - 1))
-        return self.model(shown).unflatten(0, (self.samples, self.num_images))
+        repeated = images if self.hooks_repeat else images.repeat(self.samples, *[1] * (images.ndim - 1))
+        return self.model(repeated).unflatten(0, (self.samples, self.num_images))
 
     def _hook(self, name: str, rate: float) -> Callable[[nn.Module, object, Tensor], Tensor]:
         def drop(_: nn.Module, __: object, output: Tensor) -> Tensor:
@@ -67,14 +67,14 @@ class _Masks:
         return drop
 
     def _mask(self, name: str, rate: float, output: Tensor) -> Tensor:
-        """One for each sample, drawn when a layer's output is first seen, laid out as that is."""
+        """Returns one mask per sample, drawn at the first output of a layer, with the same memory format."""
         key = name, output.shape[1:]
-        if key not in self.drawn:
+        if key not in self.masks:
             keep = output.new_empty(self.samples, *output.shape[1:]).bernoulli_(1 - rate, generator=self.generator)
-            is_last = output.ndim == 4 and output.is_contiguous(memory_format=torch.channels_last)
-            layout = torch.channels_last if is_last else torch.contiguous_format
-            self.drawn[key] = keep.div_(1 - rate).contiguous(memory_format=layout)
-        return self.drawn[key]
+            is_channels_last = output.ndim == 4 and output.is_contiguous(memory_format=torch.channels_last)
+            layout = torch.channels_last if is_channels_last else torch.contiguous_format
+            self.masks[key] = keep.div_(1 - rate).contiguous(memory_format=layout)
+        return self.masks[key]
 
     def remove(self) -> None:
         for handle in self.handles:

@@ -1,4 +1,4 @@
-"""What an acquisition is given and what it gives back."""
+"""The input and the output of an acquisition: `Situation` and `Choice`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,32 +12,32 @@ from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.selection import Selection
 
 Oracle = Callable[[Sequence[int]], list[int | None]]
-"""Pool indices -> their labels; None: no answer, so the image stays unlabeled and is not asked for again."""
+"""Maps pool indices to labels. None means no answer: the image stays unlabeled and is not asked for again."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """Where a round begins: the models so far, and what is labeled."""
+    """The start of a round: the current models, the data sets and the labels so far."""
 
     models: tuple[nn.Module, ...]
-    """One, or the members of an ensemble."""
+    """One model, or the members of an ensemble."""
     pool: Data
     validation: Data
     labeled: tuple[int, ...]
-    """Pool indices that have a label and may not be chosen again."""
+    """Pool indices that have a label and must not be chosen again."""
     refused: tuple[int, ...] = ()
-    """Pool indices the oracle would not answer for: not chosen again either."""
+    """Pool indices without an answer from the oracle; they must not be chosen again either."""
     batch_size: int = 1000
     labels: tuple[int, ...] = ()
-    """Of `labeled`, in its order."""
+    """The labels of `labeled`, in the same order."""
     ask: Oracle | None = None
-    """For acquisitions that learn from each answer within a round; they ask for nothing that they do not choose."""
+    """For acquisitions that use each answer within a round. They ask only about images that they choose."""
     executor: Executor = field(default_factory=SingleProcess)
-    """Who shares the work of choosing."""
+    """The executor that splits the selection over processes."""
     workers: int = 0
-    """Processes that read ahead where images are in files."""
+    """Number of worker processes that load images from files."""
     precision: str = "float32"
-    """In which the models run: or `bfloat16`, where that is safe."""
+    """The precision of the forward passes: `float32`, or `bfloat16` where that is safe."""
 
     @property
     def model(self) -> nn.Module:
@@ -55,23 +55,26 @@ class Situation:
 
 @dataclass(frozen=True)
 class Choice:
-    """Pool indices to label, best first, and what it took to find them."""
+    """The pool indices to label, best first, and the cost of choosing them."""
 
     indices: list[int]
     passes: int = 0
-    """How often an image went through the model, forward or backward."""
+    """Number of forward and backward passes, counted per image."""
     why: Selection | None = None
-    """The reasons, where the acquisition has them."""
+    """The selection with its centers and matches, where the acquisition makes one."""
 
 
 Acquisition = Callable[[Situation, int, torch.Generator], Choice]
-"""(where the round begins, how many, a source of chance) -> which images."""
+"""Maps (situation, budget, generator) to a choice of that many images."""
 
 
 def take_largest(
     situation: Situation, values: torch.Tensor, budget: int, generator: torch.Generator, passes: int
 ) -> Choice:
-    """The unlabeled images with the largest values, which come in the order of `unlabeled`; ties by chance."""
+    """Returns the unlabeled images with the largest values; ties are broken at random.
+
+    `values` are in the order of `situation.unlabeled`.
+    """
     shuffled = torch.randperm(len(values), generator=generator)
     rows = shuffled[values.cpu()[shuffled].argsort(descending=True, stable=True)][:budget]
     return Choice([situation.unlabeled[row] for row in rows.tolist()], passes)

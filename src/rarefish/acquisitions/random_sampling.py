@@ -1,4 +1,4 @@
-"""The baseline: any images."""
+"""The baseline: a uniform random sample of the unlabeled images."""
 
 import torch
 
@@ -6,6 +6,6 @@ from rarefish.acquisitions.interface import Choice, Situation
 
 
 def choose_random(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """Unlabeled images drawn without replacement, all equally likely."""
+    """Draws unlabeled images without replacement, all with equal probability."""
     rows = torch.randperm(len(situation.unlabeled), generator=generator)[:budget]
     return Choice([situation.unlabeled[row] for row in rows.tolist()])

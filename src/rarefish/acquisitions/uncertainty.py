@@ -1,4 +1,4 @@
-"""Images the model is least sure of. The validation set plays no part."""
+"""Acquisitions by predictive uncertainty. They do not use the validation set."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -7,46 +7,49 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rarefish.acquisitions.dropout import sampling
+from rarefish.acquisitions.dropout import mc_dropout
 from rarefish.acquisitions.interface import Choice, Situation, take_largest
 from rarefish.acquisitions.random_sampling import choose_random
 from rarefish.models.layers import casting, device_of
 
-SMALLEST = 1e-12
-"""Under a logarithm."""
+MIN_PROBABILITY = 1e-12
+"""Lower bound of a probability inside a logarithm."""
 
 Statistic = Callable[[Float[Tensor, "T N C"]], Float[Tensor, " N"]]
-"""Probabilities of T answers (samples of all members) -> how unsure they are about each image."""
+"""Maps the class probabilities of T predictions (all samples of all members) to one uncertainty per image."""
 
 
 def least_confidence(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """One minus the largest mean probability."""
+    """Returns one minus the largest mean probability."""
     return 1 - p.mean(dim=0).amax(dim=1)
 
 
 def margin(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """How little the first class is ahead of the second."""
+    """Returns the negative margin: the second largest mean probability minus the largest."""
     return p.mean(dim=0).topk(2, dim=1).values.diff(dim=1).squeeze(1)
 
 
 def entropy(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """Entropy of the mean probabilities, in nats."""
+    """Returns the entropy of the mean probabilities, in nats."""
     return _entropy(p.mean(dim=0))
 
 
 def variation_ratio(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """Share of the answers that differ from the most frequent one."""
+    """Returns the fraction of predictions that differ from the most frequent one."""
     votes = torch.nn.functional.one_hot(p.argmax(dim=2), p.shape[2]).sum(dim=0)
     return 1 - votes.amax(dim=1).to(p.dtype) / len(p)
 
 
 def bald(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """Mutual information of answer and weights: entropy of the mean less the mean entropy (Houlsby et al., 2011)."""
+    """Returns the mutual information of label and weights (Houlsby et al., 2011).
+
+    It is the entropy of the mean probabilities minus the mean entropy.
+    """
     return _entropy(p.mean(dim=0)) - _entropy(p).mean(dim=0)
 
 
 def mean_std(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """Standard deviation of each class's probability over the answers, mean over classes."""
+    """Returns the standard deviation of each class probability over the predictions, averaged over classes."""
     return p.std(dim=0, correction=0).mean(dim=1)
 
 
@@ -63,9 +66,10 @@ STATISTICS: dict[str, Statistic] = {
 def choose_uncertain(
     situation: Situation, budget: int, generator: torch.Generator, *, statistic: str, samples: int = 1
 ) -> Choice:
-    """Images with the largest statistic over all members, each with `samples` passes under dropout (1: without).
+    """Chooses the images with the largest statistic over the samples of all members.
 
-    Random images while no model has seen a label: the sureness of an untrained classifier says nothing.
+    Each member predicts with `samples` dropout masks, or without dropout if `samples` is 1. The first round is random,
+    because the uncertainty of an untrained classifier carries no information.
     """
     if not situation.labeled:
         return choose_random(situation, budget, generator)
@@ -76,19 +80,19 @@ def choose_uncertain(
 
 @torch.no_grad()
 def uncertainties(situation: Situation, statistic: Statistic, samples: int, generator: torch.Generator) -> Tensor:
-    """The statistic of every unlabeled image, a few at a time: never all samples of all images."""
+    """Returns the statistic of every unlabeled image, in batches that bound the memory for images × samples."""
     device = device_of(situation.model)
     masks = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     values = []
-    with ExitStack() as around:
-        members = [around.enter_context(sampling(model, samples, masks)) for model in situation.models]
+    with ExitStack() as stack:
+        members = [stack.enter_context(mc_dropout(model, samples, masks)) for model in situation.models]
         for batch in situation.reader.read(situation.pool, situation.unlabeled):
             for images in batch.images.to(device).split(max(1, 4 * situation.batch_size // samples)):
                 with casting(device, situation.precision):
-                    answers = torch.cat([answer(images).float() for answer in members])
-                values.append(statistic(answers.softmax(dim=2)))
+                    logits_TNC = torch.cat([predict(images).float() for predict in members])
+                values.append(statistic(logits_TNC.softmax(dim=2)))
     return torch.cat(values).cpu()
 
 
 def _entropy(p: Tensor) -> Tensor:
-    return -(p * p.clamp_min(SMALLEST).log()).sum(dim=-1)
+    return -(p * p.clamp_min(MIN_PROBABILITY).log()).sum(dim=-1)

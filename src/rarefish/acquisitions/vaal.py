@@ -1,4 +1,4 @@
-"""Images that a discriminator can tell from labeled ones in the space of a β-VAE (VAAL: Sinha et al., 2019)."""
+"""Images that a discriminator on the latent codes of a β-VAE calls unlabeled (VAAL: Sinha et al., 2019)."""
 
 from dataclasses import dataclass
 
@@ -18,20 +18,23 @@ from rarefish.training.loop import read_images
 
 @dataclass(frozen=True, kw_only=True)
 class Vaal:
-    """Settings as in the paper, but for the number of steps, which it ties to the task's own training."""
+    """Settings of VAAL, with the defaults of the paper.
+
+    Only `steps` differs: the paper derives it from the training of the task.
+    """
 
     latent: int = 32
     beta: float = 1.0
-    """Weight of the prior's term."""
+    """Weight of the KL divergence to the prior."""
     adversary: float = 1.0
-    """Weight of fooling the discriminator."""
+    """Weight of the adversarial loss of the encoder."""
     lr: float = 5e-4
     batch_size: int = 128
     steps: int = 1000
 
 
 class Encoder(nn.Module):
-    """Image -> mean and log-variance of its latent code."""
+    """Maps images to the mean and the log-variance of their latent codes."""
 
     def __init__(self, channels: int, latent: int) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Latent code -> image."""
+    """Maps latent codes to images."""
 
     def __init__(self, channels: int, latent: int, size: tuple[int, int]) -> None:
         super().__init__()
@@ -73,7 +76,7 @@ class Decoder(nn.Module):
 def choose_vaal(
     situation: Situation, budget: int, generator: torch.Generator, *, settings: Vaal | None = None
 ) -> Choice:
-    """Unlabeled images that look least like labeled ones to the discriminator; a random first round."""
+    """Chooses the unlabeled images that the discriminator finds least like labeled ones. The first round is random."""
     if not situation.labeled:
         return choose_random(situation, budget, generator)
     settings, device = settings or Vaal(), device_of(situation.model)
@@ -84,13 +87,13 @@ def choose_vaal(
     rows = torch.arange(len(unlabeled)).split(situation.batch_size)
     with torch.no_grad():
         codes = [encoder(images)[0] for images in read_parts(unlabeled, rows, device, torch.float32)]
-        unlike = -torch.cat([discriminator(code).squeeze(1) for code in codes])
+        scores = -torch.cat([discriminator(code).squeeze(1) for code in codes])
     passes = len(unlabeled) + 2 * 2 * settings.steps * settings.batch_size
-    return take_largest(situation, unlike, budget, generator, passes)
+    return take_largest(situation, scores, budget, generator, passes)
 
 
 def images_at(situation: Situation, index: list[int], device: torch.device) -> Images:
-    """Pool images on the device, or where they are until their turn comes."""
+    """Returns pool images on the device if the pool is in memory; otherwise they are loaded batch by batch."""
     if isinstance(situation.pool, TensorDataset):
         return read_images(situation.pool, index).to(device)
     return Stored(situation.pool, index, situation.workers)
@@ -99,15 +102,18 @@ def images_at(situation: Situation, index: list[int], device: torch.device) -> I
 def train_vaal(
     labeled: Images, unlabeled: Images, settings: Vaal, generator: torch.Generator, device: torch.device
 ) -> tuple[Encoder, nn.Module]:
-    """The encoder and the discriminator after their game; each batch is half labeled, half not."""
+    """Trains a β-VAE against a discriminator, and returns the encoder and the discriminator.
+
+    Each batch is half labeled and half unlabeled.
+    """
     (_, channels, *size), latent = labeled.shape, settings.latent
-    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from the global chance
+    with torch.random.fork_rng(devices=[]):  # PyTorch initializes layers from the global generator
         encoder, decoder = Encoder(channels, latent), Decoder(channels, latent, (size[0], size[1]))
         wide, last = nn.Linear(512, 512), nn.Linear(512, 1)
         discriminator = nn.Sequential(nn.Linear(latent, 512), nn.ReLU(), wide, nn.ReLU(), last)
     for part in (encoder, decoder, discriminator):
         draw_weights(part, generator).to(device)
-    vae, judge = (
+    vae_optimizer, discriminator_optimizer = (
         torch.optim.Adam(
             [parameter for part in parts for parameter in part.parameters()],
             lr=settings.lr,
@@ -116,31 +122,38 @@ def train_vaal(
         for parts in ((encoder, decoder), (discriminator,))
     )
     count = settings.batch_size
-    truth = (torch.arange(2 * count, device=device)[:, None] < count).float()
+    is_labeled = (torch.arange(2 * count, device=device)[:, None] < count).float()
 
-    def play(images: Tensor, noise: Tensor) -> None:
+    def train_step(images: Tensor, noise: Tensor) -> None:
         mean, log_variance = encoder(images)
-        rebuilt = decoder(mean + noise * (log_variance / 2).exp())
-        prior = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(dim=1).mean()
-        rebuilding = functional.mse_loss(rebuilt, images, reduction="sum") / len(images)
-        # The encoder wants both kinds to pass for labeled.
-        fooling = functional.binary_cross_entropy_with_logits(discriminator(mean), torch.ones_like(truth))
-        _descend(vae, rebuilding + settings.beta * prior + settings.adversary * fooling)
-        _descend(judge, functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), truth))
+        reconstruction = decoder(mean + noise * (log_variance / 2).exp())
+        prior_loss = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(dim=1).mean()
+        reconstruction_loss = functional.mse_loss(reconstruction, images, reduction="sum") / len(images)
+        # The encoder is trained to make both kinds look labeled.
+        adversarial_loss = functional.binary_cross_entropy_with_logits(discriminator(mean), torch.ones_like(is_labeled))
+        _optimizer_step(
+            vae_optimizer, reconstruction_loss + settings.beta * prior_loss + settings.adversary * adversarial_loss
+        )
+        _optimizer_step(
+            discriminator_optimizer,
+            functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), is_labeled),
+        )
 
-    step = RecordedStep(play)
-    noises = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
+    step = RecordedStep(train_step)
+    noise_generator = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     rows = [
         torch.randint(len(x), (settings.steps, count), generator=generator).to(device) for x in (labeled, unlabeled)
     ]
-    drawn = (read_parts(x, list(own), device, torch.float32) for x, own in zip((labeled, unlabeled), rows, strict=True))
-    for both in zip(*drawn, strict=True):
-        noise = torch.randn(2 * count, latent, generator=noises, device=device)
-        step(torch.cat(both), noise)
+    batches = (
+        read_parts(x, list(own), device, torch.float32) for x, own in zip((labeled, unlabeled), rows, strict=True)
+    )
+    for labeled_and_unlabeled in zip(*batches, strict=True):
+        noise = torch.randn(2 * count, latent, generator=noise_generator, device=device)
+        step(torch.cat(labeled_and_unlabeled), noise)
     return encoder, discriminator
 
 
-def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+def _optimizer_step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     optimizer.step()
