@@ -9,7 +9,7 @@ from rarefish.errors import ArgumentError, DataError, LabelError
 from tests.active_learning.tasks import TRUTH, rounds
 
 
-def test_a_noisy_oracle_errs_as_often_as_it_says_and_always_the_same_way() -> None:
+def test_a_noisy_oracle_errs_at_its_rate_and_repeats_its_answers() -> None:
     truth = [i % 7 for i in range(2000)]
     oracle = noisy(known_labels(truth), 0.2, num_classes=7)
     answers = oracle(range(2000))
@@ -18,7 +18,7 @@ def test_a_noisy_oracle_errs_as_often_as_it_says_and_always_the_same_way() -> No
     assert oracle(wrong) == [answers[i] for i in wrong]
 
 
-def test_a_refusing_oracle_leaves_images_unlabeled_and_they_are_not_asked_for_again() -> None:
+def test_refused_images_stay_unlabeled_and_are_not_asked_about_again() -> None:
     run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
     state = run[-1].state
     assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2

@@ -1,4 +1,4 @@
-"""Records survive the disk, and a file is never half written."""
+"""Records are equal after writing and reading, and files are written atomically."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def record(method: str = "fisher", seed: int = 0, number: int = 1, value: float 
     )
 
 
-def test_written_and_read(tmp_path: Path) -> None:
+def test_records_are_equal_after_writing_and_reading(tmp_path: Path) -> None:
     records = [record(seed=s, number=n, value=1 / 3) for s in range(2) for n in (1, 2)]
     write_records(records, tmp_path / "records.jsonl")
     assert read_records(tmp_path / "records.jsonl") == records

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from rarefish.acquisitions import ACQUISITIONS, Choice, Situation
 from rarefish.active_learning.oracles import known_labels
-from rarefish.active_learning.resume import UnderWay
+from rarefish.active_learning.resume import RoundFiles
 from rarefish.active_learning.rounds import advance, begin, jobs_of, rebuild, run_rounds
 from rarefish.data.lazy_images import Stored
 from rarefish.errors import ArgumentError
@@ -23,17 +23,17 @@ from tests.cases import NUM_CLASSES, Plain
 
 
 @pytest.mark.parametrize("name", ["random", "entropy", "badge", "fisher"])
-def test_labels_add_up_and_no_image_is_bought_twice(name: str) -> None:
+def test_labels_add_up_and_no_image_is_labeled_twice(name: str) -> None:
     run = rounds(ACQUISITIONS[name])
-    bought = [i for each in run for i in each.choice.indices]
-    assert [each.labels_spent for each in run] == [5, 10, 15] and len(set(bought)) == 15
-    assert [label for each in run for label in each.answers] == POOL.tensors[1][bought].tolist()
+    chosen = [i for each in run for i in each.choice.indices]
+    assert [each.labels_spent for each in run] == [5, 10, 15] and len(set(chosen)) == 15
+    assert [label for each in run for label in each.answers] == POOL.tensors[1][chosen].tolist()
     again = rounds(ACQUISITIONS[name])
     assert [each.score.accuracy for each in again] == [each.score.accuracy for each in run]
     assert [each.choice.indices for each in again] == [each.choice.indices for each in run]
 
 
-def test_the_validation_set_is_a_yardstick_only_while_nothing_learns_from_it() -> None:
+def test_validation_is_scored_only_if_the_model_does_not_learn_from_it() -> None:
     for each in rounds():
         assert each.validation is not None
         score = evaluate(each.state.models[0], task().validation, NUM_CLASSES)
@@ -41,7 +41,7 @@ def test_the_validation_set_is_a_yardstick_only_while_nothing_learns_from_it() -
     assert all(each.validation is None for each in rounds(learns_validation=True))
 
 
-def test_a_skeptics_model_learns_from_the_validation_set_as_well() -> None:
+def test_learns_validation_adds_the_validation_set_to_the_training() -> None:
     seen: list[Job] = []
 
     def note(jobs: Sequence[Job]) -> None:
@@ -57,7 +57,7 @@ def test_a_skeptics_model_learns_from_the_validation_set_as_well() -> None:
 @pytest.mark.parametrize("learns_validation", [False, True])
 @pytest.mark.parametrize("name", ["random", "fisher"])
 def test_rounds_over_files_are_those_over_tensors(name: str, learns_validation: bool, tmp_path: Path) -> None:
-    """Also where choices and epochs are kept on the way."""
+    """Also with choices and checkpoints on disk."""
 
     class Files:
         def __init__(self, data: TensorDataset) -> None:
@@ -77,20 +77,20 @@ def test_rounds_over_files_are_those_over_tensors(name: str, learns_validation: 
 
     expected = rounds(ACQUISITIONS[name], learns_validation=learns_validation)
     lazy: dict[str, Any] = {"pool": Files(POOL), "validation": Files(VALIDATION), "test": Files(TEST)}
-    files = UnderWay(tmp_path, "task")
-    here = task(ACQUISITIONS[name], learns_validation=learns_validation, under_way=files, **lazy)
+    files = RoundFiles(tmp_path, "task")
+    here = task(ACQUISITIONS[name], learns_validation=learns_validation, round_files=files, **lazy)
     found = list(run_rounds(here, 3, fit_all=note))
     assert all(isinstance(job.images, Stored) for job in jobs)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.choice.indices == theirs.choice.indices
         assert torch.equal(ours.score.prediction, theirs.score.prediction)
-    # What was chosen is not chosen again, what was trained is not trained again.
+    # A second run loads the saved choices and does not call the acquisition.
     never = replace(here, acquire=lambda *_: Choice([]))
     again = list(run_rounds(never, 3))
     assert [each.choice.indices for each in again] == [each.choice.indices for each in expected]
 
 
-def test_a_state_is_recalled_from_what_was_chosen() -> None:
+def test_a_state_is_rebuilt_from_the_choices() -> None:
     here = task(oracle=known_labels([-1 if i % 3 == 0 else label for i, label in enumerate(TRUTH)]))
     run = list(run_rounds(here, 3))
     state = rebuild(here, [each.choice.indices for each in run])
@@ -103,7 +103,7 @@ def test_a_state_is_recalled_from_what_was_chosen() -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in state.models[0].state_dict().items())
 
 
-def test_images_of_no_class_cost_as_much_and_are_not_learned() -> None:
+def test_images_of_no_class_cost_a_label_and_are_not_trained_on() -> None:
     truth = [-1 if i % 2 else label for i, label in enumerate(TRUTH)]
     run = rounds(oracle=known_labels(truth))
     state = run[-1].state
@@ -111,7 +111,7 @@ def test_images_of_no_class_cost_as_much_and_are_not_learned() -> None:
     assert all(i % 2 == 0 for i in state.labeled) and all(i % 2 for i in state.refused)
 
 
-def test_rounds_without_a_single_answer_leave_the_model_as_it_is() -> None:
+def test_rounds_without_an_answer_leave_the_model_unchanged() -> None:
     start = Plain()
     before = start.fc.weight.clone()
     run = rounds(start=start, oracle=lambda indices: [None] * len(indices), num_rounds=2)
@@ -121,8 +121,8 @@ def test_rounds_without_a_single_answer_leave_the_model_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-def test_cold_trains_from_the_start_and_warm_goes_on(warm: bool) -> None:
-    """With a training that changes nothing, a warm second round is where the first one ended; a cold one is not."""
+def test_cold_rounds_train_from_the_start_and_warm_rounds_continue(warm: bool) -> None:
+    """Without epochs, a warm second round keeps the weights of the first round, and a cold one the initial weights."""
     torch.manual_seed(0)
     start = Plain()
     before = start.fc.weight.clone()
@@ -136,7 +136,7 @@ def test_cold_trains_from_the_start_and_warm_goes_on(warm: bool) -> None:
     assert torch.equal(second.state.models[0].fc.weight, expected.fc.weight)
 
 
-def test_a_run_taken_up_again_goes_on_as_it_would_have() -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one() -> None:
     whole = rounds(ACQUISITIONS["fisher"], num_rounds=4)
     rest = list(run_rounds(task(ACQUISITIONS["fisher"]), 4, state=whole[1].state))
     assert [each.number for each in rest] == [3, 4]
@@ -144,7 +144,7 @@ def test_a_run_taken_up_again_goes_on_as_it_would_have() -> None:
     assert torch.equal(rest[-1].score.prediction, whole[-1].score.prediction)
 
 
-def test_members_of_an_ensemble_differ_and_their_mean_counts() -> None:
+def test_an_ensemble_reports_the_predictions_of_its_first_member() -> None:
     torch.manual_seed(0)
     starts = (Plain(), Plain())
     seen: list[int] = []
@@ -159,13 +159,13 @@ def test_members_of_an_ensemble_differ_and_their_mean_counts() -> None:
     assert torch.equal(run[0].score.prediction, alone[0].score.prediction)
 
 
-def test_time_of_trainings_in_company_is_shared_by_network() -> None:
+def test_time_of_joint_trainings_is_split_by_model() -> None:
     alone, four = task(), task(starts=tuple(Plain() for _ in range(4)))
     first, second = advance([alone, four], [begin(alone), begin(four)])
     assert second.train_s == pytest.approx(4 * first.train_s) and first.train_s > 0
 
 
-def test_an_acquisition_that_returns_too_few_is_named() -> None:
+def test_an_acquisition_that_returns_too_few_images_is_named() -> None:
     def lazy(situation: Situation, budget: int, _: torch.Generator) -> Choice:
         return Choice(situation.unlabeled[: budget - 1])
 
@@ -180,6 +180,6 @@ def test_an_acquisition_that_returns_too_few_is_named() -> None:
         rounds(stuck, name="stuck")
 
 
-def test_more_labels_than_images_are_refused_before_the_work() -> None:
+def test_more_labels_than_images_are_rejected_before_the_first_round() -> None:
     with pytest.raises(ArgumentError, match="9 rounds of 5 labels need 45 images; the pool has 40"):
         rounds(num_rounds=9)

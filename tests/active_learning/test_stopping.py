@@ -1,4 +1,4 @@
-"""The gain to expect: against curves whose rise is known, and what it must not do."""
+"""The expected gain against curves with a known rise, and its bounds."""
 
 import numpy as np
 import pytest
@@ -19,13 +19,13 @@ def test_the_rise_of_a_known_curve_is_found(level: float, fall: float, scale: fl
     assert outlook.low <= outlook.gain + 1e-9 and outlook.gain <= outlook.high + 1e-9
 
 
-def test_the_interval_holds_the_truth_and_shrinks_with_more_images() -> None:
+def test_the_interval_contains_the_truth_and_shrinks_with_more_images() -> None:
     spent = np.arange(125, 1000, 125)
     honest = 0.9 - 0.6 * np.exp(-spent / 300)
     true = 0.6 * (np.exp(-spent[-1] / 300) - np.exp(-(spent[-1] + 100) / 300))
-    chance, widths = np.random.default_rng(1), {}
+    rng, widths = np.random.default_rng(1), {}
     for count in (200, 5000):
-        seen = [expect_gain(spent.tolist(), list(chance.binomial(count, honest) / count), count) for _ in range(40)]
+        seen = [expect_gain(spent.tolist(), list(rng.binomial(count, honest) / count), count) for _ in range(40)]
         found = [outlook for outlook in seen if outlook]
         assert np.mean([o.low - 1e-9 <= true <= o.high + 1e-9 for o in found]) > 0.6
         widths[count] = np.mean([o.high - o.low for o in found])
@@ -34,18 +34,18 @@ def test_the_interval_holds_the_truth_and_shrinks_with_more_images() -> None:
 
 @given(recall=st.lists(st.floats(0, 1), min_size=3, max_size=10), count=st.integers(1, 1000))
 @settings(max_examples=60, deadline=None)
-def test_never_a_loss_and_never_more_than_is_left(recall: list[float], count: int) -> None:
+def test_the_gain_is_never_negative_and_never_exceeds_full_recall(recall: list[float], count: int) -> None:
     outlook = expect_gain(list(range(100, 100 * len(recall) + 100, 100)), recall, count)
     assert outlook is not None
     assert 0 <= outlook.gain <= 1 - recall[-1] + 1e-9 and 0 <= outlook.low <= outlook.high <= 1
 
 
-def test_too_early_to_tell() -> None:
+def test_no_estimate_before_the_third_round_or_without_images() -> None:
     assert expect_gain([100, 200], [0.5, 0.6], 50) is None
     assert expect_gain([100, 200, 300], [0.5, 0.6, 0.7], 0) is None
 
 
-def test_flat_is_no_gain_and_is_said_in_words() -> None:
+def test_a_flat_curve_has_no_gain_and_the_sentence_says_so() -> None:
     outlook = expect_gain([100, 200, 300, 400], [0.8, 0.8, 0.8, 0.8], 10**6)
     assert outlook is not None and outlook.gain == pytest.approx(0, abs=1e-3)
     assert outlook.sentence.startswith("The next 100 labels should add 0.0 points (0.0 to ")

@@ -79,7 +79,9 @@ class Chains:
 def build_chains(situation: Situation, name: str, most_likely_first: bool = False) -> Chains:
     """Returns the chains of a situation; raises ArgumentError, naming the method, if there is no oracle."""
     if situation.ask is None:
-        raise ArgumentError(f"{name} learns from answers within a round; give the situation an oracle (ask=).")
+        raise ArgumentError(
+            f"{name} learns from answers within a round, so it needs an oracle. Pass one as Situation(ask=...)."
+        )
     indices = [*situation.labeled, *situation.unlabeled]
     _, logits = last_features(situation, indices)
     order = sort_chains(logits.softmax(dim=1).double().cpu().numpy())

@@ -1,1 +1,1 @@
-"""The loop: select, label, train, evaluate."""
+"""The active learning loop: select, label, train, evaluate."""

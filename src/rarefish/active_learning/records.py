@@ -1,4 +1,4 @@
-"""What is kept of each round, as lines of JSON. Nothing here needs torch."""
+"""Records: the results of each round, one JSON object per line. This module does not import torch."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ COLUMNS = (
     *("method", "kernel", "labels", "layers", "validation_size", "imbalance", "start", "restart", "seed", "round"),
     *("labels_spent", "accuracy", "rare_recall", "select_s", "train_s"),
 )
-"""Of a table of records, as results pages have them."""
+"""Columns of a table of records, as on the results pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class Record:
     rare_recall: float
     """Mean recall over the rare classes."""
     recall: tuple[float, ...]
-    """Of every class."""
+    """Recall of every class on the test set."""
     bought: tuple[int, ...]
-    """The oracle's labels of the images this round chose, without those it had no answer for."""
+    """The oracle's labels of the images chosen in this round, without those it did not answer."""
     select_s: float
     train_s: float
     kernel: str = ""
@@ -44,37 +44,38 @@ class Record:
     start: str = ""
     restart: str = "cold"
     indices: tuple[int, ...] = ()
-    """Pool indices this round chose, best first."""
+    """Pool indices chosen in this round, best first."""
     passes: int = 0
-    """How often an image went through the model, forward or backward, to choose."""
+    """Number of forward and backward passes of the selection, counted per image."""
     best_accuracy: float | None = None
-    """The best over all epochs, on the test set: peeking, only to compare with the paper."""
+    """Best test accuracy over all epochs. It picks the epoch on the test set: only for comparison with the paper."""
     pseudo_accuracy: float | None = None
-    """Share of the chosen images whose pseudo-label was right."""
+    """Fraction of the chosen images whose pseudo-label was correct."""
     rare_precision: float | None = None
-    """Share of the images chosen for a failure of a rare class that are of a rare class."""
+    """Of the images chosen for a failure of a rare class, the fraction that belong to a rare class."""
     validation_recall: tuple[float, ...] = ()
-    """Of every class on the validation set, where the model does not learn from it."""
+    """Recall of every class on the validation set, if the model does not learn from it."""
     confusion: tuple[tuple[int, ...], ...] = ()
-    """Test images by true class (row) and answer (column)."""
+    """Number of test images per true class (row) and predicted class (column)."""
 
     @property
     def cell(self) -> tuple[str | int, ...]:
-        """Of which run of all rounds this is one: what tells rounds of the same number apart."""
+        """The cell that this round belongs to: the values that distinguish rounds of the same number."""
         return self.method, self.validation_size, self.imbalance, self.start, self.restart, self.seed
 
 
 def to_line(record: Record) -> str:
+    """Returns the record as one line of JSON."""
     return json.dumps(asdict(record)) + "\n"
 
 
 def write_records(records: Iterable[Record], path: Path) -> None:
-    """One line a record, whole or not at all."""
+    """Writes one line per record, atomically."""
     write_whole(path, "".join(map(to_line, records)))
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file; a last line that a killed run left unfinished does not count."""
+    """Reads all records of a file. An incomplete last line, left by a killed run, is ignored."""
     text = path.read_text(encoding="utf-8")
     lines = text[: text.rfind("\n") + 1].splitlines()
     try:
@@ -83,30 +84,32 @@ def read_records(path: Path) -> list[Record]:
         raise DataError(f"{path} does not hold records: {error}.") from error
 
 
-PARTS = {"methods": list, "rare": list, "dataset": str, "circumstances": dict}
-"""Of a run's settings, and of what kind each is."""
+SETTINGS_TYPES = {"methods": list, "rare": list, "dataset": str, "circumstances": dict}
+"""Keys of a run's settings and their types."""
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The settings of the run in that folder; complains where there are none, or they are damaged."""
+    """Reads the settings of the run in a folder; raises DataError if they are missing or damaged."""
     path = folder / "settings.json"
     try:
         with open_regular(path) as file:
-            found = json.loads(file.read())
+            settings = json.loads(file.read())
     except (DataError, OSError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{folder} holds no run: its settings.json cannot be read. Give the folder of a run."
+            f"{folder} holds no run: its settings.json cannot be read. Pass the folder of a run."
         ) from error
-    is_whole = isinstance(found, dict) and all(
-        isinstance(found.get(name, kind()), kind) for name, kind in PARTS.items()
+    is_valid = isinstance(settings, dict) and all(
+        isinstance(settings.get(name, type_()), type_) for name, type_ in SETTINGS_TYPES.items()
     )
-    if not is_whole or not all(isinstance(method, dict) and "name" in method for method in found.get("methods", ())):
-        raise DataError(f"{path} does not hold the settings of a run. Take it from a copy, or choose another folder.")
-    return {name: kind() for name, kind in PARTS.items()} | found
+    if not is_valid or not all(isinstance(method, dict) and "name" in method for method in settings.get("methods", ())):
+        raise DataError(
+            f"{path} does not hold the settings of a run. Restore it from a backup, or choose another folder."
+        )
+    return {name: type_() for name, type_ in SETTINGS_TYPES.items()} | settings
 
 
 def to_csv(records: Sequence[Record], columns: Sequence[str] = COLUMNS) -> str:
-    """A table of the records, numbers with as many digits as mean something."""
+    """Returns the records as CSV, with floats rounded to six significant digits."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -118,8 +121,8 @@ def to_csv(records: Sequence[Record], columns: Sequence[str] = COLUMNS) -> str:
 
 def _from_json(row: dict[str, Any]) -> Record:
     known = {field.name for field in fields(Record)}
-    return Record(**{name: _frozen(value) for name, value in row.items() if name in known})
+    return Record(**{name: _to_tuple(value) for name, value in row.items() if name in known})
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(part) for part in value) if isinstance(value, list) else value
+def _to_tuple(value: Any) -> Any:
+    return tuple(_to_tuple(part) for part in value) if isinstance(value, list) else value

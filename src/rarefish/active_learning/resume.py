@@ -1,4 +1,4 @@
-"""A round under way, on disk: what it chose, and where its trainings stand. A killed run goes on from there."""
+"""Files of an unfinished round: its choice and its training checkpoints, from which a killed run resumes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,53 +12,53 @@ from rarefish.data.reader import Data
 from rarefish.io import replace_whole
 from rarefish.selection import Selection
 
-REASONS = ("indices", "similarities", "centers", "pseudo_labels")
+SELECTION_TENSORS = ("indices", "similarities", "centers", "pseudo_labels")
 
 
 @dataclass(frozen=True)
-class UnderWay:
-    """Files of one task's rounds."""
+class RoundFiles:
+    """The files of the unfinished round of one task."""
 
     folder: Path
     name: str
-    """What the files' names begin with."""
+    """Prefix of the file names."""
 
-    def training(self, number: int, member: int) -> Path:
-        """Where a member's training in that round is kept, epoch by epoch."""
+    def checkpoint(self, number: int, member: int) -> Path:
+        """Returns the path of the training checkpoint of an ensemble member in that round."""
         return self.folder / f"{self.name}-r{number:02}-m{member}.pt"
 
-    def keep_choice(self, number: int, taken: Sequence[int], choice: Choice, seconds: float) -> None:
-        """Writes what a round chose after the `taken` ones, and how long that took."""
-        why = choice.why
-        kept: dict[str, Any] = {"taken": list(taken), "indices": choice.indices, "passes": choice.passes}
-        if why is not None:
-            kept["why"] = {
-                **{name: getattr(why, name).cpu() for name in REASONS},
-                "layers": list(why.layers),
-                "num_failures": why.num_failures,
-                "notes": list(why.notes),
-                "unreadable": dict(why.unreadable),
+    def save_choice(self, number: int, taken: Sequence[int], choice: Choice, seconds: float) -> None:
+        """Writes the choice of a round, with the indices taken before it and the seconds it took."""
+        selection = choice.why
+        saved: dict[str, Any] = {"taken": list(taken), "indices": choice.indices, "passes": choice.passes}
+        if selection is not None:
+            saved["why"] = {
+                **{name: getattr(selection, name).cpu() for name in SELECTION_TENSORS},
+                "layers": list(selection.layers),
+                "num_failures": selection.num_failures,
+                "notes": list(selection.notes),
+                "unreadable": dict(selection.unreadable),
             }
-        replace_whole(self._choice(number), lambda file: torch.save({**kept, "seconds": seconds}, file))
+        replace_whole(self._choice_path(number), lambda file: torch.save({**saved, "seconds": seconds}, file))
 
-    def read_choice(self, number: int, taken: Sequence[int]) -> dict[str, Any] | None:
-        """What `keep_choice` wrote; None where that is not there, or came after others."""
-        path = self._choice(number)
-        kept = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
-        return kept if kept and kept["taken"] == list(taken) else None
+    def load_choice(self, number: int, taken: Sequence[int]) -> dict[str, Any] | None:
+        """Returns what `save_choice` wrote, or None if there is no file or other indices were taken before."""
+        path = self._choice_path(number)
+        saved = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
+        return saved if saved and saved["taken"] == list(taken) else None
 
     def clear(self) -> None:
-        """Removes all that finished rounds do not need."""
+        """Deletes the files once the round is finished."""
         for path in self.folder.glob(f"{self.name}-r*.pt"):
             path.unlink(missing_ok=True)
 
-    def _choice(self, number: int) -> Path:
+    def _choice_path(self, number: int) -> Path:
         return self.folder / f"{self.name}-r{number:02}-choice.pt"
 
 
-def to_choice(kept: dict[str, Any], pool: Data, validation: Data) -> Choice:
-    """The choice that `read_choice` found, among these data sets."""
-    if "why" not in kept:
-        return Choice(kept["indices"], kept["passes"])
-    why: dict[str, Any] = {**kept["why"], **{name: tuple(kept["why"][name]) for name in ("layers", "notes")}}
-    return Choice(kept["indices"], kept["passes"], Selection(**why, pool=pool, validation=validation))
+def to_choice(saved: dict[str, Any], pool: Data, validation: Data) -> Choice:
+    """Rebuilds the choice that `load_choice` returned, for these data sets."""
+    if "why" not in saved:
+        return Choice(saved["indices"], saved["passes"])
+    fields: dict[str, Any] = {**saved["why"], **{name: tuple(saved["why"][name]) for name in ("layers", "notes")}}
+    return Choice(saved["indices"], saved["passes"], Selection(**fields, pool=pool, validation=validation))

@@ -1,4 +1,4 @@
-"""The loop: select → ask → train → evaluate, one `Round` at a time."""
+"""The active learning loop: select, ask the oracle, train, evaluate; yields one `Round` at a time."""
 
 import copy
 import time
@@ -18,21 +18,24 @@ from rarefish.errors import ArgumentError
 from rarefish.training.evaluation import Score, evaluate
 from rarefish.training.jobs import FitAll, Job, fit_each
 
-AT_ONCE = Reader(batch_size=10_000, progress=False)
-"""A peek after every epoch is many small passes: few large batches make them bearable."""
+LARGE_BATCHES = Reader(batch_size=10_000, progress=False)
+"""For data sets in memory: few large batches keep an evaluation after every epoch cheap."""
 
 
-def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
-    """The trainings of a state's models on all that is labeled; a peek at the test set adds to `seen`."""
-    images, labels = lessons(task, state)
+def jobs_of(task: Task, state: State, accuracies: list[float]) -> list[Job]:
+    """Returns the training jobs of a state's models on all labeled images, or none without labels.
+
+    With `task.peek`, the test accuracy after each epoch is appended to `accuracies`.
+    """
+    images, labels = training_data(task, state)
     if not len(labels):
-        return []  # nothing was answered yet, so there is nothing to learn from
-    reader = AT_ONCE if lies_in_memory(task.test) else task.reader
-    # What was seen in epochs before a kill would be lost.
-    files = None if task.peek else task.under_way
+        return []
+    reader = LARGE_BATCHES if lies_in_memory(task.test) else task.reader
+    # A checkpoint does not hold the accuracies of earlier epochs, so a task that peeks does not resume.
+    files = None if task.peek else task.round_files
 
     def peek(model: nn.Module) -> None:
-        seen.append(evaluate(model, task.test, task.num_classes, reader).accuracy)
+        accuracies.append(evaluate(model, task.test, task.num_classes, reader).accuracy)
 
     return [
         Job(
@@ -40,33 +43,35 @@ def jobs_of(task: Task, state: State, seen: list[float]) -> list[Job]:
             images,
             labels,
             task.training,
-            chance(task.seed, state.number, f"train {member}"),
+            step_generator(task.seed, state.number, f"train {member}"),
             on_epoch=peek if task.peek and member == 0 else None,
-            checkpoint=files.training(state.number, member) if files else None,
+            checkpoint=files.checkpoint(state.number, member) if files else None,
         )
         for member, model in enumerate(state.models)
     ]
 
 
-def lessons(task: Task, state: State) -> tuple[Images, Tensor]:
-    """What a state's models learn from, and its labels; images in files are read when their turn comes."""
+def training_data(task: Task, state: State) -> tuple[Images, Tensor]:
+    """Returns the training images of a state and their labels. Images in files are loaded batch by batch."""
     labels, trusted = torch.tensor(state.labels, dtype=torch.long), task.validation
     if task.learns_validation:
-        own = labels_of(trusted)
-        assert own is not None, "a validation set that is learned from has a list of labels"
-        labels = torch.cat([labels, own])
+        trusted_labels = labels_of(trusted)
+        assert trusted_labels is not None, "training on the validation set requires its labels"
+        labels = torch.cat([labels, trusted_labels])
     if not lies_in_memory(task.pool):
-        more = range(len(task.pool), len(task.pool) + len(trusted)) if task.learns_validation else ()
+        trusted_index = range(len(task.pool), len(task.pool) + len(trusted)) if task.learns_validation else ()
         both: ConcatDataset[object] = ConcatDataset([task.pool, trusted])  # pyright: ignore[reportArgumentType]
-        return Stored(both if more else task.pool, [*state.labeled, *more], task.workers), labels
-    batches = [*AT_ONCE.read(task.pool, state.labeled), *(AT_ONCE.read(trusted) if task.learns_validation else ())]
+        return Stored(both if trusted_index else task.pool, [*state.labeled, *trusted_index], task.workers), labels
+    batches = list(LARGE_BATCHES.read(task.pool, state.labeled))
+    if task.learns_validation:
+        batches += LARGE_BATCHES.read(trusted)
     return torch.cat([batch.images for batch in batches]) if batches else torch.empty(0), labels
 
 
-def chance(seed: int, number: int, purpose: str) -> torch.Generator:
-    """A generator of its own for each step of each round: a run that is taken up again draws what it would have drawn.
+def step_generator(seed: int, number: int, purpose: str) -> torch.Generator:
+    """Returns the random generator for one step of one round, so that a resumed run draws the same numbers.
 
-    All methods share it, so their differences are paired by seed.
+    It does not depend on the method, so that methods can be compared in pairs with equal seeds.
     """
     code = sum(ord(letter) * 31**place for place, letter in enumerate(purpose))
     return torch.Generator().manual_seed((seed * 1_000_003 + number * 7919 + code) % 2**63)
@@ -74,20 +79,20 @@ def chance(seed: int, number: int, purpose: str) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round chose, what that cost, and how well the model does after it."""
+    """The choice of one round, its cost, and the scores of the model after it."""
 
     choice: Choice
     answers: tuple[int | None, ...]
-    """The oracle's, in the order of `choice.indices`."""
+    """The oracle's answers, in the order of `choice.indices`."""
     score: Score
-    """Of the model; of an ensemble the mean over its members."""
+    """Score on the test set; for an ensemble, the mean over its members."""
     select_s: float
     train_s: float
     state: State
     validation: Score | None = None
-    """The same on the validation set, where that has labels and is not learned from."""
+    """Score on the validation set, if it has labels and the model does not learn from it."""
     best_accuracy: float | None = None
-    """Over all epochs, on the test set, where the task peeks."""
+    """Best test accuracy over all epochs, if `task.peek` is set."""
 
     @property
     def number(self) -> int:
@@ -95,12 +100,12 @@ class Round:
 
     @property
     def labels_spent(self) -> int:
-        """Images that the oracle was asked for, whether it had an answer or not."""
+        """Number of images that the oracle was asked about, answered or not."""
         return len(self.state.labels) + len(self.state.refused)
 
 
 def run_rounds(task: Task, num_rounds: int, state: State | None = None, fit_all: FitAll = fit_each) -> Iterator[Round]:
-    """Rounds one after another, from the beginning or from a state that an earlier run came to."""
+    """Runs rounds one after another, from the beginning or from the state of an earlier run."""
     state = state or begin(task)
     check_supply(task, num_rounds, state)
     while state.number < num_rounds:
@@ -110,54 +115,65 @@ def run_rounds(task: Task, num_rounds: int, state: State | None = None, fit_all:
 
 
 def begin(task: Task) -> State:
-    """The state before the first round."""
+    """Returns the state before the first round."""
     return State(0, task.starts)
 
 
 def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fit_each) -> list[Round]:
-    """One round of each task; all their trainings are handed to `fit_all` together."""
-    choices, bought, seconds = [], [], []
+    """Runs one round of each task. All trainings go to `fit_all` together."""
+    choices, seconds, results = [], [], []
     for task, state in zip(tasks, states, strict=True):
-        choice, select_s = choose_once(task, state)
+        choice, select_s = choose_or_resume(task, state)
         choices.append(choice)
         seconds.append(select_s)
-        bought.append(ask(task, state, choice))
-    peeks: list[list[float]] = [[] for _ in tasks]
+        results.append(ask(task, state, choice))
+    accuracies: list[list[float]] = [[] for _ in tasks]
     began = time.perf_counter()
     fit_all(
-        [job for task, (_, state), seen in zip(tasks, bought, peeks, strict=True) for job in jobs_of(task, state, seen)]
+        [
+            job
+            for task, (_, state), seen in zip(tasks, results, accuracies, strict=True)
+            for job in jobs_of(task, state, seen)
+        ]
     )
-    each_s = (time.perf_counter() - began) / sum(len(state.models) for _, state in bought)
-    return [
-        Round(
-            *(choice, answers, tested, select_s, each_s * len(state.models), state),
-            *(validate(task, state, tested), max(seen, default=None)),
+    seconds_per_model = (time.perf_counter() - began) / sum(len(state.models) for _, state in results)
+    rounds = []
+    for task, choice, (answers, state), select_s, seen in zip(
+        tasks, choices, results, seconds, accuracies, strict=True
+    ):
+        score = mean_score(task, state, task.test)
+        rounds.append(
+            Round(
+                choice=choice,
+                answers=answers,
+                score=score,
+                select_s=select_s,
+                train_s=seconds_per_model * len(state.models),
+                state=state,
+                validation=validate(task, state, score),
+                best_accuracy=max(seen, default=None),
+            )
         )
-        for task, choice, (answers, state), select_s, seen, tested in zip(
-            *(tasks, choices, bought, seconds, peeks),
-            [mean_score(task, state, task.test) for task, (_, state) in zip(tasks, bought, strict=True)],
-            strict=True,
-        )
-    ]
+    return rounds
 
 
-def choose_once(task: Task, state: State) -> tuple[Choice, float]:
-    """What is chosen, and the seconds that took; a choice that a killed run came to is not made again."""
-    number, taken, files = state.number + 1, [*state.labeled, *state.refused], task.under_way
-    kept = task.executor.agree(files.read_choice(number, taken)) if files else None
-    if kept:
-        return to_choice(kept, task.pool, task.validation), kept["seconds"]
+def choose_or_resume(task: Task, state: State) -> tuple[Choice, float]:
+    """Returns the choice and the seconds it took. A choice saved by an interrupted run is loaded instead."""
+    number, taken, files = state.number + 1, [*state.labeled, *state.refused], task.round_files
+    saved = task.executor.agree(files.load_choice(number, taken)) if files else None
+    if saved:
+        return to_choice(saved, task.pool, task.validation), saved["seconds"]
     began = time.perf_counter()
     choice = choose(task, state)
     seconds = time.perf_counter() - began
     if files:
-        task.executor.once(lambda: files.keep_choice(number, taken, choice, seconds))
+        task.executor.once(lambda: files.save_choice(number, taken, choice, seconds))
     return choice, seconds
 
 
 def choose(task: Task, state: State) -> Choice:
-    """What the acquisition wants to have labeled; complains where that is not `budget` new images."""
-    here = Situation(
+    """Returns the choice of the acquisition; raises ArgumentError unless it is `budget` new images."""
+    situation = Situation(
         *(state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size),
         labels=state.labels,
         ask=task.oracle,
@@ -165,65 +181,66 @@ def choose(task: Task, state: State) -> Choice:
         workers=task.workers,
         precision=task.training.precision,
     )
-    choice = task.acquire(here, task.budget, chance(task.seed, state.number, "select"))
+    choice = task.acquire(situation, task.budget, step_generator(task.seed, state.number, "select"))
     choice = replace(choice, indices=task.executor.agree(choice.indices))
     new = set(choice.indices) - {*state.labeled, *state.refused}
     if len(choice.indices) != task.budget or len(new) != task.budget:
         raise ArgumentError(
             f"{task.name} returned {len(choice.indices)} images of which {len(new)} are new and distinct; it was asked "
-            f"for {task.budget}."
+            f"for {task.budget}. An acquisition returns distinct indices from situation.unlabeled."
         )
     return choice
 
 
 def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...], State]:
-    """The oracle's answers, and the state with fresh models that are to learn from them."""
+    """Returns the oracle's answers, and the next state with models that are not yet trained on them."""
     answers = tuple(task.oracle(choice.indices))
-    told = [(i, label) for i, label in zip(choice.indices, answers, strict=True) if label is not None]
-    silent = [i for i, label in zip(choice.indices, answers, strict=True) if label is None]
+    answered = [(i, label) for i, label in zip(choice.indices, answers, strict=True) if label is not None]
+    refused = [i for i, label in zip(choice.indices, answers, strict=True) if label is None]
     return answers, State(
         state.number + 1,
         tuple(copy.deepcopy(model) for model in (state.models if task.warm else task.starts)),
-        (*state.labeled, *(i for i, _ in told)),
-        (*state.labels, *(label for _, label in told)),
-        (*state.refused, *silent),
+        (*state.labeled, *(i for i, _ in answered)),
+        (*state.labels, *(label for _, label in answered)),
+        (*state.refused, *refused),
     )
 
 
 def rebuild(task: Task, chosen: Sequence[Sequence[int]]) -> State:
-    """The state after cold rounds that chose these; its models have still to learn what the last round taught them."""
-    assert not task.warm, "a warm round learns on from weights that only its state has"
+    """Returns the state after cold rounds with these choices. Its models are not yet trained on the last round."""
+    assert not task.warm, "a warm round starts from weights that only its state holds"
     state = begin(task)
     for indices in chosen:
         _, state = ask(task, state, Choice(list(indices)))
     return state
 
 
-def is_yardstick(task: Task) -> bool:
-    """Whether the validation set can tell how well the model does."""
+def can_validate(task: Task) -> bool:
+    """Returns whether the validation set has labels and the model does not learn from it."""
     return not task.learns_validation and label_of(task.validation[0]) is not None
 
 
-def validate(task: Task, state: State, tested: Score) -> Score | None:
-    """How well the model does on the validation set, where that can tell."""
-    if not is_yardstick(task):
+def validate(task: Task, state: State, test_score: Score) -> Score | None:
+    """Returns the score on the validation set, or None if it has no labels or the model learns from it."""
+    if not can_validate(task):
         return None
-    return tested if task.validation is task.test else mean_score(task, state, task.validation)
+    return test_score if task.validation is task.test else mean_score(task, state, task.validation)
 
 
 def mean_score(task: Task, state: State, data: Data) -> Score:
-    """The mean over members; the predictions are the first one's."""
-    # In float32: of two answers that bfloat16 cannot tell apart the first would win, and the first classes are common.
+    """Returns the mean score over members, with the predictions of the first member."""
+    # In float32: bfloat16 rounds close logits to ties, which the first class wins, and the first classes are common.
     scores = [evaluate(model, data, task.num_classes, task.reader) for model in state.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
 
 
 def check_supply(task: Task, num_rounds: int, state: State) -> None:
-    wanted = (num_rounds - state.number) * task.budget
+    """Raises ArgumentError if the pool has too few images left for all rounds."""
+    needed = (num_rounds - state.number) * task.budget
     left = len(task.pool) - len(state.labeled) - len(state.refused)
-    if wanted > left:
+    if needed > left:
         raise ArgumentError(
-            f"{num_rounds - state.number} rounds of {task.budget} labels need {wanted} images; the pool has {left}. "
+            f"{num_rounds - state.number} rounds of {task.budget} labels need {needed} images; the pool has {left}. "
             "Lower the budget or the number of rounds."
         )

@@ -1,8 +1,8 @@
-"""When to stop: what the next labels would bring to the classes that fail, from what is known while labeling.
+"""When to stop: the expected gain in recall on the failing classes from the next labels.
 
-After each round the validation set, which the model never learns from, says how often the failing classes are
-recognised. A curve that rises and levels off, A - B exp(-n / τ), is laid through these points; its rise over the next
-labels is the gain to expect. How far chance in the validation set could have moved the points gives the interval.
+After each round, the recall of the failing classes is measured on the validation set, from which the model never
+learns. A saturating curve, A - B exp(-n / τ), is fitted to these points, and its rise over the next labels is the
+expected gain. The interval comes from the sampling error of the measured points.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 STEP = 100
-"""Labels for which the gain is told."""
+"""Number of labels for which the gain is estimated."""
 FEWEST_ROUNDS = 3
 SCALES = np.geomspace(30, 30_000, 40)
 """Candidates for τ, in labels."""
-DRAWS = 200
+NUM_SAMPLES = 200
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The gain in recall on the failing classes to expect of the next 100 labels, with a 90 % interval."""
+    """The expected gain in recall on the failing classes from the next 100 labels, with a 90 % interval."""
 
     gain: float
     low: float
@@ -35,44 +35,49 @@ class Outlook:
 
 
 def failing_classes(recall: Sequence[float]) -> list[int]:
-    """Classes recognised less often than the mean of all, as the first round leaves them."""
+    """Returns the classes whose recall, after the first round, is below the mean over classes."""
     known = np.array(recall, dtype=float)
     return np.flatnonzero(known < np.nanmean(known)).tolist()
 
 
 def expect_gain(labels_spent: Sequence[int], recall: Sequence[float], num_images: int) -> Outlook | None:
-    """From the recall after each round, measured on so many validation images; None while it is too early to tell."""
+    """Estimates the gain from the recall after each round on `num_images` validation images.
+
+    Returns None before the third round, or without validation images.
+    """
     if len(recall) < FEWEST_ROUNDS or num_images < 1:
         return None
     spent, points = np.array(labels_spent, dtype=float), np.array(recall, dtype=float)
-    found, scatter = rise(spent, points)
-    # Two kinds of chance: which images are in the validation set, and how one training turned out.
-    deviation = np.sqrt(points * (1 - points) / num_images + scatter)
-    drawn = np.random.default_rng(0).normal(points, deviation, size=(DRAWS, len(points))).clip(0, 1)
-    low, high = np.quantile([rise(spent, each)[0] for each in drawn], [0.05, 0.95])
-    return Outlook(found, min(float(low), found), max(float(high), found))
+    gain, variance = fit_rise(spent, points)
+    # Two sources of variance: the sample of validation images, and the randomness of each training.
+    deviation = np.sqrt(points * (1 - points) / num_images + variance)
+    samples = np.random.default_rng(0).normal(points, deviation, size=(NUM_SAMPLES, len(points))).clip(0, 1)
+    low, high = np.quantile([fit_rise(spent, sample)[0] for sample in samples], [0.05, 0.95])
+    return Outlook(gain, min(float(low), gain), max(float(high), gain))
 
 
-def rise(spent: np.ndarray, points: np.ndarray) -> tuple[float, float]:
-    """Of the best curve A - B exp(-n / τ) over the next labels, never a fall and never over 1; and the mean square of
-    its errors. Each round counts twice as much as the one before: many curves rise slowly, then fast, then level off.
+def fit_rise(spent: np.ndarray, points: np.ndarray) -> tuple[float, float]:
+    """Fits A - B exp(-n / τ); returns its rise over the next labels and the weighted variance of its residuals.
+
+    The rise is never negative and never exceeds a recall of 1. Each round has twice the weight of the one before,
+    because many curves rise slowly at first, then fast, and then level off.
     """
     weight = np.exp2(np.arange(len(points)))
     weight /= weight.sum()
-    best, found = np.inf, 0.0
+    smallest, gain = np.inf, 0.0
     for scale in SCALES:
         decay = np.exp(-(spent - spent[0]) / scale)
-        slope = min(0.0, _slope(decay, points, weight))  # B >= 0: more labels do not make it worse
-        error = points - slope * decay
-        scatter = float((weight * np.square(error - (weight * error).sum())).sum())
-        if scatter < best:
+        slope = min(0.0, _weighted_slope(decay, points, weight))  # B >= 0: more labels do not lower the recall
+        residual = points - slope * decay
+        variance = float((weight * np.square(residual - (weight * residual).sum())).sum())
+        if variance < smallest:
             now, then = (np.exp(-(n - spent[0]) / scale) for n in (spent[-1], spent[-1] + STEP))
-            best, found = scatter, max(0.0, min(float(slope * (then - now)), float(1 - points[-1])))
-    return found, best
+            smallest, gain = variance, max(0.0, min(float(slope * (then - now)), float(1 - points[-1])))
+    return gain, smallest
 
 
-def _slope(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
-    """Of the straight line through the points."""
+def _weighted_slope(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
+    """Returns the slope of the weighted least-squares line through the points."""
     from_mean = x - (weight * x).sum()
     spread = float((weight * np.square(from_mean)).sum())
     return float((weight * from_mean * y).sum()) / spread if spread > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What stays the same through all rounds of active learning, and where they stand."""
+"""The fixed part of an active learning run, `Task`, and its changing part, `State`."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ from torch import nn
 
 from rarefish.acquisitions import Acquisition
 from rarefish.active_learning.oracles import Oracle
-from rarefish.active_learning.resume import UnderWay
+from rarefish.active_learning.resume import RoundFiles
 from rarefish.data.reader import Data, Reader
 from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.training.loop import Training
@@ -14,13 +14,13 @@ from rarefish.training.loop import Training
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What stays the same through all rounds."""
+    """The data sets and settings that are the same for all rounds."""
 
     pool: Data
     validation: Data
     test: Data
     starts: tuple[nn.Module, ...]
-    """The untrained model, or one for each member of an ensemble; never changed."""
+    """The untrained model, or one per member of an ensemble. They are copied, never changed."""
     acquire: Acquisition
     oracle: Oracle
     budget: int
@@ -28,29 +28,29 @@ class Task:
     name: str = "the acquisition"
     training: Training = field(default_factory=Training)
     warm: bool = False
-    """Train on from the round before; cold (the default) trains every round from the start."""
+    """Start each training from the weights of the previous round instead of the untrained model."""
     seed: int = 0
     batch_size: int = 1000
     workers: int = 0
-    """Processes that read ahead where images are in files."""
+    """Number of worker processes that load images from files."""
     learns_validation: bool = False
-    """The model learns from the validation set as well: what a skeptic would try first."""
+    """Train on the validation set as well, as a baseline."""
     executor: Executor = field(default_factory=SingleProcess)
-    """Who shares the work of choosing; all of them go through the same rounds."""
+    """The executor that splits the selection over processes. All processes run the same rounds."""
     peek: bool = False
-    """Look at the test set after every epoch, to tell the best one: as the paper counts, not as we do."""
-    under_way: UnderWay | None = None
-    """Where a round that takes hours keeps what it has; needed only to go on after a kill."""
+    """Evaluate on the test set after every epoch and report the best epoch, as in the paper."""
+    round_files: RoundFiles | None = None
+    """Files from which an interrupted round resumes; None to keep nothing."""
 
     @property
     def reader(self) -> Reader:
-        """For passes that look at each image once."""
+        """The reader for passes over a data set without training."""
         return Reader(batch_size=min(1000, self.batch_size), num_workers=self.workers, progress=False)
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a task stands after some rounds: all that the next one needs."""
+    """The models and labels after a number of rounds: everything that the next round needs."""
 
     number: int
     models: tuple[nn.Module, ...] = field(repr=False)

@@ -80,7 +80,7 @@ def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, execu
         learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
         executor=executor or SingleProcess(),
-        under_way=store.under_way(cell) if is_streamed else None,
+        round_files=store.under_way(cell) if is_streamed else None,
     )
 
 

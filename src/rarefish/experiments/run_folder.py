@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from rarefish.active_learning.records import Record, read_records, read_settings, to_line
-from rarefish.active_learning.resume import UnderWay
+from rarefish.active_learning.resume import RoundFiles
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.settings import Cell, Experiment, differences, with_methods_of
 from rarefish.io import replace_whole, write_whole
@@ -70,9 +70,9 @@ class Store:
     def has_state(self, cell: Cell, number: int) -> bool:
         return self._state(cell, number).exists()
 
-    def under_way(self, cell: Cell) -> UnderWay:
+    def under_way(self, cell: Cell) -> RoundFiles:
         """Where the cell's next round keeps what it has so far."""
-        return UnderWay(self.folder / "epochs", cell.key)
+        return RoundFiles(self.folder / "epochs", cell.key)
 
     def state(self, cell: Cell, number: int) -> dict[str, Any]:
         """What `finish` kept after that round."""
