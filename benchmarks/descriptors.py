@@ -122,7 +122,7 @@ def measure(name: str, device: str, size: int, count: int, with_compile: bool) -
         if with_compile:
             adaptive = AdaptivePass(watcher, True)
             rates["ours"] = rate(lambda b: described(adaptive, layers, b), batches_last, device)
-            if adaptive.quick is None:
+            if adaptive.compiled is None:
                 print("torch.compile failed: see the warning above", flush=True)
                 del rates["ours"]
     model = model.to(memory_format=torch.channels_last).requires_grad_(False)  # pyright: ignore[reportCallIssue]
