@@ -176,7 +176,7 @@ def test_one_pass_is_enough_where_no_plausible_image_is_left() -> None:
 def test_a_large_batch_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, centers = random_descriptors(50, seed=1), standardize(random_descriptors(3, seed=2))
     whole = match(pool, centers, torch.zeros(3, dtype=torch.long), "fisher", 7)
-    monkeypatch.setattr("rarefish.matching.MOST_PLAIN", 3 * 8)
+    monkeypatch.setattr("rarefish.matching.MAX_SIMILARITIES", 3 * 8)
     parts = match(pool, centers, torch.zeros(3, dtype=torch.long), "fisher", 7)
     assert torch.equal(parts.key, whole.key) and torch.equal(parts.label, whole.label)
 

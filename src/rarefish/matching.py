@@ -1,7 +1,7 @@
-"""The best pool images of every center, filled batch by batch and merged across machines.
+"""The table of the best pool images per center, updated batch by batch and merged across processes.
 
-The table is all that is kept of the pool: R candidates for each of K centers. It is the same for any batch size,
-order of images or split into shards, because candidates have a total order: more alike first, then smaller index.
+Only this table is kept of the pool: R candidates for each of K centers. It is the same for any batch size, order of
+images or split into shards, because candidates have a total order: larger similarity first, then smaller index.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from rarefish.ops.fused_matching import AT_ONCE, MAX_DEPTH, ClassProbabilities, 
 
 
 def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:
-    """Rows where a value stands for the first time, in order."""
+    """Rows where a value occurs for the first time, in order."""
     ordered, rows = values.sort(stable=True)
     is_first = torch.ones_like(ordered, dtype=torch.bool)
     is_first[1:] = ordered[1:] != ordered[:-1]
@@ -25,9 +25,9 @@ def first_occurrences(values: Int[Tensor, " N"]) -> Int[Tensor, " U"]:
 
 
 def pack(similarity: Float[Tensor, "K N"], index: Int[Tensor, "*#K N"]) -> Int[Tensor, "K N"]:
-    """One 64-bit number that sorts as (similarity, then smaller index): ties cannot depend on the batch.
+    """One 64-bit key that sorts by similarity, then by smaller index, so that ties do not depend on the batch.
 
-    The upper half is the float32 similarity, its bits turned so that they sort as integers; the lower half counts
+    The upper half is the float32 similarity, its bits mapped so that they sort as integers; the lower half counts
     down from the largest index.
     """
     bits = similarity.float().view(torch.int32).long()
@@ -36,40 +36,42 @@ def pack(similarity: Float[Tensor, "K N"], index: Int[Tensor, "*#K N"]) -> Int[T
 
 
 def unpack_index(key: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """The index in a key made by `pack`."""
     return 2**32 - 1 - (key & 0xFFFFFFFF)
 
 
 def unpack_similarity(key: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The similarity in a key made by `pack`."""
     ordered = key >> 32
     bits = torch.where(ordered < 0, -ordered - 2**31, ordered)
     return bits.to(torch.int32).view(torch.float32)
 
 
 FULL, DOUBTFUL = 0.2, 0.02
-"""An image counts in full for a center whose class has at least the one chance; below the other it comes last."""
+"""Posterior probability of the center's class from which an image counts in full, and below which it ranks last."""
 LAST = 1e30
-"""Less than minus this: after all others."""
-MOST_AT_ONCE, MOST_PRODUCTS = 2048, 2_000_000
-"""Images, and similarities, that are looked at together: sorting out the best costs less for many than for few."""
-MOST_PLAIN = 2**27
-"""Similarities that are written at once at most: 8 GB with all that is made of them."""
+"""A similarity below minus this ranks after all plausible images."""
+GROUP_IMAGES, GROUP_SIMILARITIES = 2048, 2_000_000
+"""Images, and similarities, that are matched together: one large top-k costs less than many small ones."""
+MAX_SIMILARITIES = 2**27
+"""Largest number of similarities in memory at once: 8 GB with the tensors derived from them."""
 TABLE_ENTRIES = 4_000_000
-"""Depth is generous while the table stays this small (about 50 MB): a second pass over the pool costs far more."""
+"""The table may grow to this many entries (about 50 MB): a second pass over the pool costs far more."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """For each of K centers its best images, best first; shorter than the depth while fewer images were seen."""
+    """The best images of each of K centers, best first; fewer than the depth if fewer images were seen."""
 
     key: Int[Tensor, "K R"]
-    """Similarity and index in one number (see `keys.pack`)."""
+    """Similarity and index in one number (see `pack`)."""
     label: Int[Tensor, "K R"]
     """The label the image was described with."""
 
 
 @dataclass(frozen=True)
 class Picks:
-    """Distinct images in the order they were found, and the center that called for each."""
+    """Distinct images in the order they were chosen, and the center each one matches."""
 
     index: Int[Tensor, " P"]
     similarity: Float[Tensor, " P"]
@@ -119,9 +121,9 @@ class Search:
 def match_batches(
     batches: Iterable[Descriptors], centers: Standardized, classes_K: Int[Tensor, " K"], kernel: str, depth: int
 ) -> Matches:
-    """The table of all batches together, a batch at a time."""
+    """The table of all batches together, updated batch by batch."""
     is_fused = is_fusible(centers, depth)
-    at_once = AT_ONCE if is_fused else min(MOST_AT_ONCE, MOST_PRODUCTS // len(centers))
+    at_once = AT_ONCE if is_fused else min(GROUP_IMAGES, GROUP_SIMILARITIES // len(centers))
     none = torch.empty(len(centers), 0, dtype=torch.long, device=centers.features[0].device)
     table = Matches(none, none)
     for batch in gathered(batches, at_once):
@@ -138,43 +140,45 @@ def match(
     depth: int,
     floor_K: Float[Tensor, " K"] | None = None,
 ) -> Matches:
-    """The table for one batch alone; where there is a posterior, that of each center's class weighs the kernel.
+    """The table of a single batch; if there is a posterior, the kernel is weighted by that of each center's class.
 
-    Images less alike to a center than `floor_K` may be missing.
+    Images whose similarity to a center is below `floor_K` may be missing.
     """
     pool, classes_K = standardize(batch), classes_K.to(batch.posterior.device)
-    is_weighed, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
+    is_weighted, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
     if is_fusible(centers, depth):
         probabilities = (
-            ClassProbabilities(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighed else None
+            ClassProbabilities(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighted else None
         )
         if found := best_exactly(centers, pool, depth, kernel, probabilities, floor_K):
             similarity_KR, row_KR = found
             return Matches(pack(similarity_KR, batch.index.to(row_KR.device)[row_KR]), batch.label[row_KR])
-    most = max(1, MOST_PLAIN // len(centers))
-    if len(batch) > most:  # gathered for kernels that then did not work
-        parts = (batch[slice(first, first + most)] for first in range(0, len(batch), most))
+    largest_batch = max(1, MAX_SIMILARITIES // len(centers))
+    if len(batch) > largest_batch:  # gathered for the fused kernels, which then failed
+        parts = (batch[slice(first, first + largest_batch)] for first in range(0, len(batch), largest_batch))
         return merge((match(part, centers, classes_K, kernel, depth) for part in parts), depth)
     similarity_KN = similarity(centers, pool, kernel)
-    if is_weighed:
+    if is_weighted:
         similarity_KN = weigh(similarity_KN, batch.posterior.T[classes_K], largest)
     key_KN = pack(similarity_KN, batch.index.to(similarity_KN.device))
     return _best(Matches(key_KN, batch.label.expand_as(key_KN)), depth)
 
 
-def weigh(similarity_KN: Float[Tensor, "K N"], chance_KN: Float[Tensor, "K N"], largest: int) -> Float[Tensor, "K N"]:
-    """The kernel, at most `largest`, times the chance of the center's class, which counts in full from a fifth on.
+def weigh(
+    similarity_KN: Float[Tensor, "K N"], probability_KN: Float[Tensor, "K N"], largest: int
+) -> Float[Tensor, "K N"]:
+    """The kernel, at most `largest`, weighted by the probability of the center's class; from `FULL` on it counts fully.
 
-    In proportion it would prefer the surest images, and they teach least. Images that are hardly of that class, or
-    unlike the center, come after all others, the most alike of them first.
+    A weight in proportion would prefer the most certain images, from which a model learns least. Images that are
+    unlikely to be of that class, or unlike the center, rank after all others, the most similar of them first.
     """
-    is_plausible = (chance_KN >= DOUBTFUL) & (similarity_KN > 0)
-    weighed = similarity_KN * (chance_KN / FULL).clamp_max(1).to(similarity_KN)
-    return torch.where(is_plausible, weighed, (similarity_KN / largest - 3) * LAST)
+    is_plausible = (probability_KN >= DOUBTFUL) & (similarity_KN > 0)
+    weighted = similarity_KN * (probability_KN / FULL).clamp_max(1).to(similarity_KN)
+    return torch.where(is_plausible, weighted, (similarity_KN / largest - 3) * LAST)
 
 
 def merge(tables: Iterable[Matches], depth: int) -> Matches:
-    """One table out of many, from batches or from machines."""
+    """Merges the tables of several batches or processes."""
     tables = iter(tables)
     merged = next(tables)
     for table in tables:
@@ -184,21 +188,21 @@ def merge(tables: Iterable[Matches], depth: int) -> Matches:
 
 
 def distinct(matches: Matches, budget: int) -> Picks:
-    """Up to `budget` different images: first choices of all centers, then second choices …, the most alike first."""
+    """Up to `budget` distinct images: the centers' first choices, then second choices …, the most similar first."""
     matches = Matches(matches.key.cpu(), matches.label.cpu())
-    # Rank by rank; within a rank the largest key first, which is the most alike. Stable: equal keys by center.
+    # Rank by rank; within a rank the largest key (most similar) first. Stable: equal keys stay in order of center.
     key_RK, center_RK = matches.key.T.sort(dim=1, descending=True, stable=True)
     columns = (unpack_index(key_RK), unpack_similarity(key_RK), center_RK, matches.label.T.gather(1, center_RK))
     index, similarity, center, label = (column.flatten() for column in columns)
-    in_turn = (similarity < -LAST).sort(stable=True).indices
-    first = in_turn[first_occurrences(index[in_turn])[:budget]]
+    implausible_last = (similarity < -LAST).sort(stable=True).indices
+    first = implausible_last[first_occurrences(index[implausible_last])[:budget]]
     return Picks(index[first], similarity.where(similarity >= -LAST, 0.0)[first], center[first], label[first])
 
 
 def first_depth(budget: int, centers: Standardized) -> int:
-    """How many images to keep per center: `budget` always suffices, so all of them where the table stays small."""
-    wanted, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
-    return min(budget, max(wanted, min(affordable, MAX_DEPTH // 2) if is_fusible(centers) else affordable))
+    """How many images to keep per center at first: `budget`, which always suffices, if the table stays small."""
+    needed, affordable = 4 * -(-budget // len(centers)) + 16, TABLE_ENTRIES // len(centers)
+    return min(budget, max(needed, min(affordable, MAX_DEPTH // 2) if is_fusible(centers) else affordable))
 
 
 def _best(table: Matches, depth: int) -> Matches:

@@ -1,4 +1,4 @@
-"""Which pool images to label next, and why: Algorithm 1 of the paper, top to bottom."""
+"""select(): which pool images to label next, and why; Algorithm 1 of the paper, top to bottom."""
 
 import csv
 import io
@@ -30,26 +30,27 @@ from rarefish.pseudo_labels.rules import LabelRule, given, predicted
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")
 PATHS = ("path", "center_path")
-"""Further columns of a file, where the data sets know where their images are."""
+"""Further columns of the CSV file, if the data sets have paths."""
 
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The chosen images, best first, and for each the validation failure that called for it."""
+    """The chosen images, best first, and the validation failure that each one matches."""
 
     indices: Int[Tensor, " P"]
-    """Pool indices, distinct, none excluded."""
+    """Pool indices: distinct, without the excluded ones."""
     similarities: Float[Tensor, " P"]
     """The kernel between each image and its center."""
     centers: Int[Tensor, " P"]
-    """Validation index of the failure that called for each image."""
+    """Validation index of the failure that each image matches."""
     pseudo_labels: Int[Tensor, " P"]
-    """The label each image was described with."""
+    """The pseudo-label each image was described with."""
     layers: tuple[str, ...]
+    """Layers that the descriptors were taken from."""
     num_failures: int
     """Validation images the model gets wrong."""
     notes: tuple[str, ...] = ()
-    """What was decided on the way, in words."""
+    """Decisions made during the selection, in words."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
     """Pool images that were left out, and why."""
     pool: Data | None = field(default=None, repr=False, compare=False)
@@ -65,12 +66,12 @@ class Selection:
 
     def to_frame(self) -> Any:
         """The rows as a pandas DataFrame."""
-        import pandas  # not a dependency: rows() and save() do without
+        import pandas  # not a dependency: rows() and save() do not need it
 
         return pandas.DataFrame(self.rows(), columns=list(COLUMNS))
 
     def save(self, path: str | Path) -> None:
-        """Writes the rows as CSV, whole or not at all; with paths and class names where the data sets have them."""
+        """Writes the rows as CSV, atomically; with paths and class names if the data sets have them."""
         text, rows, columns = io.StringIO(newline=""), self.rows(), COLUMNS
         names = dict(enumerate(getattr(self.validation, "classes", ())))
         rows = [(*row[:3], names.get(row[3], row[3])) for row in rows]
@@ -81,7 +82,7 @@ class Selection:
         write_whole(Path(path), text.getvalue())
 
     def contact_sheet(self, path: str | Path, limit: int = 100) -> None:
-        """Writes a picture: each chosen image with the failure that called for it at its left."""
+        """Writes an image file that shows each chosen image to the right of the failure it matches."""
         assert self.pool is not None and self.validation is not None
         rows = self.rows()[: max(1, limit)]
         pairs = [(_image_or_blank(self.validation, center), _image_or_blank(self.pool, i)) for i, _, center, _ in rows]
@@ -89,7 +90,7 @@ class Selection:
 
 
 def _image_or_blank(data: Data, index: int) -> Any:
-    """The image, or a black one where it cannot be read any more."""
+    """The image, or a black one if it can no longer be read."""
     try:
         return image_of(data[index])
     except UNREADABLE:
@@ -268,19 +269,19 @@ class PoolMatcher:
 def find_failures(
     seen: Descriptors, flags: Tensor | Sequence[bool] | None, budget: int
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Index of what the model gets wrong; where that is nothing, of what it is least sure of, with a note."""
+    """Indices of the images the model gets wrong; if there are none, of the least certain ones, with a note."""
     wrong_M = (torch.as_tensor(flags).bool() if flags is not None else seen.prediction != seen.label).cpu()
     if wrong_M.any():
         return seen.index[wrong_M].tolist(), ()
-    unsure = seen.margin.cpu().argsort(stable=True)[:budget]
+    uncertain = seen.margin.cpu().argsort(stable=True)[:budget]
     note = (
-        f"The model gets all {len(seen)} validation images right: the {len(unsure)} it is least sure of (smallest "
+        f"The model gets all {len(seen)} validation images right: the {len(uncertain)} it is least sure of (smallest "
         "margin between its two best classes) stand in for failures."
     )
-    return seen.index[unsure].tolist(), (note,)
+    return seen.index[uncertain].tolist(), (note,)
 
 
 def note_flat(similarities: Tensor) -> tuple[str, ...]:
-    """A word on images that were chosen though the kernel says nothing about them."""
+    """A note on chosen images whose similarity to every center is 0."""
     count = int((similarities == 0).sum())
     return (f"{count} of the chosen images are like no failure: their features or scores are flat.",) if count else ()

@@ -1,7 +1,7 @@
-"""Everything that the answer of a selection depends on, as a hash per name.
+"""Hashes of everything that the result of a selection depends on, by name.
 
-Processes that share a selection compare these before any work, and what a killed run left on disk is used only where
-all of them are the same.
+Processes that share a selection compare these before any work, and files left by a killed run are used only if all of
+them are equal.
 """
 
 import inspect
@@ -26,11 +26,11 @@ from rarefish.hashing import digest, digest_file
 from rarefish.models.layers import device_of
 
 SAMPLED = 16
-"""Items by which a data set is known that has no better way."""
+"""Items that are hashed of a data set of an unknown kind."""
 AT_ONCE = 2**24
-"""Numbers of a tensor that are hashed at a time."""
+"""Numbers of a tensor that are hashed at once."""
 PLAIN = (bool, int, float, str, types.NoneType, types.FunctionType, types.BuiltinFunctionType)
-"""Of what kind the settings of a layer are."""
+"""Types of a layer's attributes that count as settings."""
 PACKAGE = Path(__file__).parents[1]
 
 
@@ -38,7 +38,7 @@ def run_inputs(
     model: nn.Module,
     pool: Data,
     validation: Data,
-    left: Sequence[int],
+    remaining: Sequence[int],
     labeled: Mapping[int, int],
     failures: Tensor | Sequence[bool] | None,
     generator_state: Tensor,
@@ -51,7 +51,7 @@ def run_inputs(
     device: torch.device | str | None,
     collate_fn: Callable[..., Any] | None,
 ) -> dict[str, str]:
-    """A hash of each thing that the answer depends on, by a name that a user understands."""
+    """A hash of each input that the result depends on, by a name that a user understands."""
     kind = (device_of(model) if device is None else torch.device(device)).type
     return {
         "rarefish version": digest([sys.modules["rarefish"].__version__]),
@@ -64,7 +64,7 @@ def run_inputs(
         "label estimator": digest([labels, digest_code([type(labels)])]),
         "layers": digest(layers),
         "precision": digest([precision, kind if precision == "auto" else None]),
-        "excluded images": digest(_left_out(left)),
+        "excluded images": digest(_excluded(remaining)),
         "labeled images": digest(sorted((int(index), int(label)) for index, label in labeled.items())),
         "failure flags": digest([None] if failures is None else map(bool, failures)),
         "random generator": digest_tensor(generator_state),
@@ -75,12 +75,12 @@ def run_inputs(
 
 
 def differences(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Names of what differs."""
+    """Names of the inputs that differ."""
     return [name for name in {**own, **other} if own.get(name) != other.get(name)]
 
 
 def digest_data(data: Data, *, with_contents: bool = False) -> dict[str, str]:
-    """Hashes of what an item of the data set is made of; `with_contents`: files are read, not only looked at."""
+    """Hashes of what the items of a data set are made of; `with_contents`: read files, not only their metadata."""
     known = {"type": digest([type(data).__qualname__, digest_code([type(data)])]), "length": digest([len(data)])}
     if isinstance(data, Fingerprinted):
         return {**known, **data.fingerprints(with_contents=with_contents)}
@@ -99,7 +99,7 @@ def digest_data(data: Data, *, with_contents: bool = False) -> dict[str, str]:
 
 
 def digest_tensor(value: Tensor) -> str:
-    """A hash of type, shape and numbers, without a copy of the whole."""
+    """A hash of dtype, shape and values, computed part by part."""
     whole = sha256(repr((value.dtype, tuple(value.shape))).encode())
     rows = value.detach().reshape(len(value), -1) if value.ndim and value.numel() else value.detach().reshape(1, -1)
     for some in rows.split(max(1, AT_ONCE // max(1, rows.shape[1]))):
@@ -108,9 +108,9 @@ def digest_tensor(value: Tensor) -> str:
 
 
 def digest_code(parts: Iterable[object]) -> str:
-    """A hash of the source files in which these classes and functions stand, and of the user's files they import.
+    """A hash of the source files of these classes and functions, and of the user's own files that they import.
 
-    Installed packages count with the file of the class itself; torch and rarefish have their versions.
+    Of an installed package only the file of the class itself counts; torch and rarefish have their versions.
     """
     parts = [part for part in parts if isinstance(part, (type, types.FunctionType))]
     pending, seen, found = [sys.modules.get(part.__module__) for part in parts], set(), set()
@@ -127,12 +127,14 @@ def digest_code(parts: Iterable[object]) -> str:
     return digest([*sorted(found), *(_bytecode(part) for part in without_file if part.__module__ != "builtins")])
 
 
-def _left_out(left: Sequence[int]) -> list[object]:
-    return [left.start, left.stop, left.gaps.tobytes()] if isinstance(left, Left) else [len(left)]
+def _excluded(remaining: Sequence[int]) -> list[object]:
+    """Values that tell which indices are missing from the remaining ones."""
+    is_sparse = isinstance(remaining, Left)
+    return [remaining.start, remaining.stop, remaining.gaps.tobytes()] if is_sparse else [len(remaining)]
 
 
 def _structure(model: nn.Module) -> Iterator[object]:
-    """Kinds and settings of all layers, and which parameters learn."""
+    """Types and settings of all layers, and which parameters are trainable."""
     for name, module in model.named_modules():
         settings = [(key, _plain(value)) for key, value in vars(module).items() if _is_setting(key, value)]
         yield name, type(module).__qualname__, sorted(settings)
@@ -152,7 +154,7 @@ def _plain(value: object) -> str:
 
 
 def _weights(model: nn.Module) -> Iterator[object]:
-    """Parameters, buffers whether they are saved or not, and tensors that are neither."""
+    """Parameters, buffers (persistent or not), and tensors that are neither."""
     for name, module in model.named_modules():
         own = {**module._parameters, **module._buffers, **vars(module)}
         for key in sorted(key for key, value in own.items() if isinstance(value, Tensor)):
@@ -160,7 +162,7 @@ def _weights(model: nn.Module) -> Iterator[object]:
 
 
 def _own_parts(model: nn.Module) -> Iterator[object]:
-    """Classes of the model's layers, and functions that hang on to them."""
+    """Classes of the model's layers, and functions attached to them."""
     for module in model.modules():
         yield from type(module).__mro__
         yield from (value for value in vars(module).values() if isinstance(value, types.FunctionType))
@@ -173,7 +175,7 @@ def _source_of(module: types.ModuleType | None) -> Path | None:
 
 
 def _has_version(path: Path) -> bool:
-    """Whether it belongs to Python, torch or rarefish, whose versions say what is in it."""
+    """Whether the file belongs to Python, torch or rarefish, whose versions identify it."""
     homes = (PACKAGE, Path(torch.__file__).parent)
     is_standard = path.is_relative_to(sysconfig.get_path("stdlib")) and not _is_installed(path)
     return is_standard or any(path.is_relative_to(home) for home in homes)
@@ -208,7 +210,7 @@ def _pieces(code: types.CodeType) -> Iterator[object]:
 
 
 def _stable_item(data: Data, index: int) -> str:
-    """A hash of the item; of one that changes from read to read, only that it does."""
+    """A hash of the item; of one that changes from read to read, a constant."""
     first, second = (_item(data, index) for _ in range(2))
     return first if first == second else "changes"
 

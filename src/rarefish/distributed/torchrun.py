@@ -1,6 +1,6 @@
-"""The same selection over the processes of torchrun: one makes the plan, each scores its shards, tables are merged.
+"""An executor for the processes of torchrun: one makes the plan, each matches its shards, the tables are merged.
 
-What a shard gave is kept on disk, so that a run that lost a process, or was killed, goes on where it was.
+The table of each shard is kept on disk, so that a run that lost a process, or was killed, can resume.
 """
 
 import io
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-# It takes the group as a default argument when it is imported. If torch did that itself, after join(), then the group
-# would outlive leave(), and now and then its threads would abort a process that ends.
+# This module takes the process group as a default argument when it is imported. If torch imported it after join(), the
+# group would outlive leave(), and its threads would sometimes abort a process that ends.
 import torch.distributed.nn
 from torch import nn
 
@@ -34,44 +34,44 @@ from rarefish.training.jobs import Job, fit_one
 from rarefish.training.loop import Share
 
 T = TypeVar("T")
-NOTHING = torch.iinfo(torch.int64).min
-"""A key after all others: where a table has fewer images than it could hold."""
-KEPT = (Plan, Standardized, TrustedPosterior, Network, Head, NearestTrusted, MonteCarlo, given, predicted)
-"""What a plan on disk may be made of, beside the parts of the model and plain tensors."""
+PADDING = torch.iinfo(torch.int64).min
+"""Padding that sorts after all keys, for a table with fewer images than its depth."""
+PLAN_CLASSES = (Plan, Standardized, TrustedPosterior, Network, Head, NearestTrusted, MonteCarlo, given, predicted)
+"""Classes that a plan on disk may contain, in addition to layers of the model and tensors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TorchrunExecutor:
-    """A team of processes; without torchrun, a team of one that keeps its shards."""
+    """All processes that torchrun started; without torchrun, one process that keeps its shards."""
 
     model: nn.Module | None = None
-    """Its weights and kinds of layers tell which plan on disk is its own; needed with a folder."""
+    """Its layer types may occur in a plan on disk; required with `folder`."""
     device: torch.device | str = "cpu"
     folder: Path | None = None
-    """Where plan and finished shards are kept; the same for all processes, or one a machine. It must be empty or new:
-    files of others are never touched, and a folder that holds them is refused."""
+    """Where the plan and finished shards are kept; the same for all processes, or one per machine. It must be new or
+    empty: a folder with other files is refused and left unchanged."""
     settings: str = ""
-    """Anything that the answer depends on and that `select()` cannot see, in words."""
+    """Anything else that the result depends on and that `select()` cannot see, as text."""
     shard_size: int = 20_000
     tell: Callable[[int, int], None] = lambda done, total: None
-    """Told by each process how many of its own shards are done."""
+    """Called in each process with the numbers of its finished shards and of all its shards."""
     inputs: Mapping[str, str] | None = field(default=None, repr=False)
-    """A hash of each thing that the answer depends on; `select()` fills it in."""
+    """A hash of each input that the result depends on; set by `select()`."""
 
     def __post_init__(self) -> None:
         if self.shard_size < 1:
-            raise ArgumentError(f"A shard has at least 1 image, not {self.shard_size}.")
+            raise ArgumentError(f"A shard needs at least 1 image, not {self.shard_size}. Give a larger shard_size.")
 
     @property
     def size(self) -> int:
         return num_ranks()
 
     def everywhere(self, work: Callable[[], T]) -> T:
-        """What the work gives, done by every process; where it fails for one, all stop with that error."""
+        """Runs `work` in every process and returns its result; an error in one of them is raised in all."""
         return everywhere(work)
 
     def for_run(self, inputs: Callable[[], Mapping[str, str]]) -> "TorchrunExecutor":
-        """The team for one run with these inputs; processes whose inputs differ stop with a sentence."""
+        """The executor for a run with these inputs; raises an error if those of the processes differ."""
         if self.folder is None and num_ranks() == 1:
             return self
         own = everywhere(lambda: self._all_inputs(inputs()))
@@ -84,15 +84,15 @@ class TorchrunExecutor:
         return {**inputs, "settings": digest([self.settings]), "shard size": digest([self.shard_size])}
 
     def once(self, work: Callable[[], T]) -> T:
-        """The first process works, or finds the work on disk; an error it makes is everyone's."""
+        """Runs `work` in the first process, or reads its result from disk; an error is raised in all processes."""
         if num_ranks() == 1:
             return self._kept(work)
         found = self.agree(everywhere(lambda: _to_bytes(self._kept(work)) if rank() == 0 else b""))
-        # From a process of our own, over torchrun's connection; what lies on disk is read with more care.
+        # Sent by a process of this run over torchrun's connection; files on disk are read with weights_only=True.
         return torch.load(io.BytesIO(found), map_location=self.device, weights_only=False)
 
     def agree(self, value: T) -> T:
-        """The first process's, sent to all."""
+        """Returns the first process's value in all processes."""
         if num_ranks() == 1:
             return value
         parcel: list[Any] = [value]
@@ -121,13 +121,13 @@ class TorchrunExecutor:
         return ShardMatches(merge((part.matches for part in found), depth), unreadable)
 
     def _kept(self, work: Callable[[], T]) -> T:
-        """What is on disk from a run with the same settings; else the work, which is then kept."""
+        """The result on disk from a run with the same inputs; otherwise runs `work` and keeps its result."""
         if self.folder is None:
             return work()
         assert self.model is not None, "a plan on disk may hold parts of the model"
         folder, key = ResumeFolder(self.folder), self._key
         folder.check()
-        kinds = [*KEPT, *{type(module) for module in self.model.modules()}]
+        kinds = [*PLAN_CLASSES, *{type(module) for module in self.model.modules()}]
         with torch.serialization.safe_globals(kinds):
             found = _from_bytes(folder.read("plan.pt"), self.device)
         if isinstance(found, dict) and found.get("key") == key:
@@ -139,8 +139,8 @@ class TorchrunExecutor:
 
     @cached_property
     def _key(self) -> str:
-        """Tells the plan of a run with these inputs from all others."""
-        assert self.inputs is not None, "select() says what the run depends on"
+        """Identifies the plan of a run with these inputs."""
+        assert self.inputs is not None, "select() calls for_run() first"
         return digest(sorted(self.inputs.items()))
 
     def _plan_digest(self) -> str:
@@ -148,13 +148,13 @@ class TorchrunExecutor:
         return digest([content])
 
     def clear(self) -> None:
-        """Deletes plan and shards, once every process has come here: the answer is where it should be."""
+        """Deletes the plan and shards once every process has called this; call it after the result is saved."""
         wait_for_all()
         if self.folder is not None:
             ResumeFolder(self.folder).remove()
 
     def _kept_shard(self, name: str, plan: str, work: Callable[[], ShardMatches]) -> ShardMatches:
-        """What is on disk from the same run; else the work, which is then kept. A damaged file is made again."""
+        """The shard on disk from the same run; otherwise, or if it is damaged, runs `work` and keeps its result."""
         if self.folder is None:
             return work()
         folder, run = ResumeFolder(self.folder), digest([self._key, plan])
@@ -169,16 +169,16 @@ class TorchrunExecutor:
 
 
 def _merge_all(own: ShardMatches, depth: int) -> ShardMatches:
-    """What all processes found, for all of them."""
+    """Merges the tables of all processes, in each of them."""
     matches = own.matches
-    key = torch.full((len(matches.key), depth), NOTHING)
+    key = torch.full((len(matches.key), depth), PADDING)
     label = torch.full((len(matches.key), depth), -1)
     key[:, : matches.key.shape[1]], label[:, : matches.key.shape[1]] = matches.key.cpu(), matches.label.cpu()
     keys, labels = ([torch.empty_like(part) for _ in range(num_ranks())] for part in (key, label))
     dist.all_gather(keys, key)
     dist.all_gather(labels, label)
     merged = merge((Matches(k, c) for k, c in zip(keys, labels, strict=True)), depth)
-    width = int((merged.key[0] != NOTHING).sum())
+    width = int((merged.key[0] != PADDING).sum())
     unreadable: list[Any] = [None] * num_ranks()
     dist.all_gather_object(unreadable, own.unreadable)
     together = {i: why for part in unreadable for i, why in part.items()}
@@ -186,9 +186,10 @@ def _merge_all(own: ShardMatches, depth: int) -> ShardMatches:
 
 
 def everywhere(work: Callable[[], T]) -> T:
-    """What the work gives, done by every process; none goes on before all are done.
+    """Runs `work` in every process and returns its result once all are done.
 
-    Where it fails for some with an error that a user can cause, all processes stop with it and none waits for ever.
+    If it fails in some process with an error that a user can cause, all processes raise that error, so that none waits
+    forever.
     """
     if num_ranks() == 1:
         return work()
@@ -208,7 +209,7 @@ def everywhere(work: Callable[[], T]) -> T:
 
 
 def _as_own_error(error: Exception) -> tuple[type[RarefishError], str]:
-    """What every process can raise: a kind of error and its text."""
+    """An error class that every process can raise, and its text."""
     if isinstance(error, RarefishError):
         return type(error), str(error)
     assert isinstance(error, OSError)
@@ -216,7 +217,7 @@ def _as_own_error(error: Exception) -> tuple[type[RarefishError], str]:
 
 
 def gather_all(value: T) -> list[T]:
-    """The value of each process, for all of them."""
+    """The values of all processes, in each of them."""
     if num_ranks() == 1:
         return [value]
     values: list[Any] = [None] * num_ranks()
@@ -225,17 +226,17 @@ def gather_all(value: T) -> list[T]:
 
 
 def check_same(inputs: Sequence[Mapping[str, str]]) -> None:
-    """Complains about processes that are to work together on a run and have different inputs."""
+    """Raises an error if processes that share a run have different inputs."""
     differing = {number: differences(inputs[0], other) for number, other in enumerate(inputs)}
-    told = [f"Process {n} differs from process 0 in: {', '.join(names)}" for n, names in differing.items() if names]
-    if told:
+    found = [f"Process {n} differs from process 0 in: {', '.join(names)}" for n, names in differing.items() if names]
+    if found:
         raise ArgumentError(
-            f"{list_some(told, 3)}. Give every process the same; copy files with their times (rsync -a)."
+            f"{list_some(found, 3)}. Give every process the same; copy files with their times (rsync -a)."
         )
 
 
 def join() -> torch.device:
-    """Joins the processes that torchrun started, if it did; the device that is this one's."""
+    """Joins the process group, if torchrun started one; returns the device of this process."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", local % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
@@ -245,39 +246,42 @@ def join() -> torch.device:
         store, number, count = next(dist.rendezvous("env://"))
         # After a restart the store may still hold the addresses of processes that are gone.
         store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-        # nccl wants a GPU for each process.
+        # nccl needs a GPU per process.
         has_own = on_gpu and int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= torch.cuda.device_count()
         backend = "cpu:gloo,cuda:nccl" if has_own else "gloo"
-        # A process that is done waits for the others; one that is gone is noticed by torchrun.
+        # A finished process waits for the others; torchrun notices one that has died.
         dist.init_process_group(backend, store=store, rank=number, world_size=count, timeout=timedelta(days=7))
     return device
 
 
 def wait_for_all() -> None:
-    """Goes on once every process has come here."""
+    """Blocks until every process has called this."""
     if dist.is_initialized():
         dist.barrier()
 
 
 def fit_together(jobs: Sequence[Job]) -> None:
-    """Trains each model in place, by all processes at once (DDP): what one would do, but for rounding.
+    """Trains each model in place, in all processes together (DDP); equal to one process up to rounding.
 
-    BatchNorm takes its statistics from each process's part of a batch. Of stored images, each process reads its own.
+    BatchNorm takes its statistics from each process's part of a batch. Each process reads only its own stored images.
     """
     for job in jobs:
         fit_one(job, Share(rank(), num_ranks()))
 
 
 def leave() -> None:
+    """Leaves the process group, if there is one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def rank() -> int:
+    """Number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def num_ranks() -> int:
+    """Number of processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -288,7 +292,7 @@ def _to_bytes(value: object) -> bytes:
 
 
 def _from_bytes(content: bytes | None, device: torch.device | str) -> Any:
-    """What torch.save wrote; None where there is nothing, or where the file is damaged or holds something else."""
+    """The value that torch.save wrote; None if there is no file, or it is damaged or not allowed."""
     if content is None:
         return None
     try:
