@@ -110,6 +110,19 @@ def test_images_are_distinct_and_none_excluded() -> None:
     assert torch.equal(tensor.indices, chosen.indices)
 
 
+@pytest.mark.parametrize("labels", ["posterior", "density"])
+def test_what_was_learned_on_the_way_is_kept(labels: str) -> None:
+    model, validation = net().float(), labeled(15, 2)
+    chosen = select(model, labeled(30, 1), validation, budget=6, layers=LAYERS, labels=labels, batch_size=4)
+    answers = model(validation.tensors[0]).argmax(dim=1)
+    assert chosen.center_predictions is not None
+    assert torch.equal(chosen.center_predictions, answers[chosen.centers])
+    assert (chosen.center_predictions != validation.tensors[1][chosen.centers]).all()
+    assert (chosen.pool_mix is not None) == (labels == "posterior")
+    if chosen.pool_mix is not None:
+        assert chosen.pool_mix.shape == (NUM_CLASSES,) and float(chosen.pool_mix.sum()) == pytest.approx(1)
+
+
 def test_layers_are_chosen_when_none_are_named() -> None:
     assert select(net(), labeled(9, 1), labeled(5, 2), budget=2).layers == ("conv1", "conv2")
 

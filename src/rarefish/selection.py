@@ -25,7 +25,7 @@ from rarefish.kernels import needs_scores, standardize
 from rarefish.matching import Search, first_depth, match_batches
 from rarefish.models.layers import choose_layers, find_layers
 from rarefish.pseudo_labels.monte_carlo import MonteCarlo
-from rarefish.pseudo_labels.posterior import Posterior, gather
+from rarefish.pseudo_labels.posterior import Posterior, TrustedPosterior, gather
 from rarefish.pseudo_labels.rules import LabelRule, given, predicted
 
 COLUMNS = ("index", "similarity", "center", "pseudo_label")
@@ -49,6 +49,10 @@ class Selection:
     """Layers that the descriptors were taken from."""
     num_failures: int
     """Validation images the model gets wrong."""
+    center_predictions: Int[Tensor, " P"] | None = None
+    """The model's answer for the validation image in `centers`."""
+    pool_mix: Float[Tensor, " C"] | None = None
+    """Share of each class in the pool, if a posterior estimated it."""
     notes: tuple[str, ...] = ()
     """Decisions made during the selection, in words."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
@@ -182,9 +186,11 @@ def select(
         indices=picks.index,
         similarities=picks.similarity,
         centers=plan.index.cpu()[picks.center],
+        center_predictions=plan.predictions.cpu()[picks.center],
         pseudo_labels=picks.label,
         layers=config.layers,
         num_failures=plan.num_failures,
+        pool_mix=None if plan.pool_mix is None else plan.pool_mix.cpu(),
         notes=(*plan.notes, *note_flat(picks.similarity), *note_unreadable(unreadable, len(remaining))),
         unreadable=unreadable,
         pool=pool,
@@ -230,13 +236,16 @@ def make_plan(
         described = concatenate(batches)
         points = standardize(described)
         rows = k_center(points, budget, kernel, generator)
+    estimate = rule.on_pool(seen)
     return Plan(
         centers=points[rows],
         index=described.index[rows.cpu()],
         classes=described.label[rows],
-        estimate=rule.on_pool(seen),
+        predictions=described.prediction[rows],
+        estimate=estimate,
         num_failures=0 if notes else len(failed),
         notes=(*notes, *rule.notes),
+        pool_mix=estimate.pool_mix_C if isinstance(estimate, TrustedPosterior) else None,
     )
 
 

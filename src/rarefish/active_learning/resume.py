@@ -12,7 +12,7 @@ from rarefish.data.reader import Data
 from rarefish.io import replace_whole
 from rarefish.selection import Selection
 
-SELECTION_TENSORS = ("indices", "similarities", "centers", "pseudo_labels")
+SELECTION_TENSORS = ("indices", "similarities", "centers", "pseudo_labels", "center_predictions")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class RoundFiles:
                 **{name: getattr(selection, name).cpu() for name in SELECTION_TENSORS},
                 "layers": list(selection.layers),
                 "num_failures": selection.num_failures,
+                "pool_mix": selection.pool_mix,
                 "notes": list(selection.notes),
                 "unreadable": dict(selection.unreadable),
             }

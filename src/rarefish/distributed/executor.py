@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rarefish.kernels import Standardized
@@ -22,9 +22,14 @@ class Plan:
     index: Int[Tensor, " K"]
     """Validation index of each center."""
     classes: Int[Tensor, " K"]
+    """The label that each center was described with."""
+    predictions: Int[Tensor, " K"]
+    """The model's answer for each center."""
     estimate: Estimator
     num_failures: int
     notes: tuple[str, ...]
+    pool_mix: Float[Tensor, " C"] | None = None
+    """Share of each class in the pool, if the label rule estimated it."""
 
 
 @dataclass(frozen=True)

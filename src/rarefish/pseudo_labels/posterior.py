@@ -165,8 +165,8 @@ class Posterior:
             answer, note = self._choose(evidence)
         log_p_UC = answer(evidence.sample).log_softmax(dim=1)
         prior_C = evidence.prior.clamp_min(1e-6).to(log_p_UC)
-        log_shift_C = (estimate_prior(log_p_UC.exp(), prior_C, self.floor) / prior_C).log()
-        return TrustedPosterior(answer, log_shift_C, note)
+        pool_mix_C = estimate_prior(log_p_UC.exp(), prior_C, self.floor)
+        return TrustedPosterior(answer, (pool_mix_C / prior_C).log(), note, pool_mix_C)
 
     def num_steps(self, num_trusted: int, num_pool: int) -> int:
         """Returns the number of training steps for that many trusted and pool images."""
@@ -264,6 +264,8 @@ class TrustedPosterior:
     log_shift_C: Tensor
     """Logarithm of each class's proportion in the pool over that in the validation set."""
     note: str
+    pool_mix_C: Tensor
+    """Estimated share of each class in the pool."""
 
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Float[Tensor, "N C"]:
         return (self.answer(Seen(view.images, view.features_ND)).log_softmax(dim=1) + self.log_shift_C).softmax(dim=1)
