@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,30 +149,12 @@ def select(
         lambda: find_layers(model, choose_layers(model, reader.first_images(validation)) if layers is None else layers)
     )
     config = DescriberConfig(model, tuple(names), reader, device, settle_precision(precision, rule))
-    executor = executor.for_run(
-        lambda: run_inputs(
-            *(model, pool, validation, remaining, labeled, failures, generator_state),
-            budget=budget,
-            kernel=kernel,
-            labels=labels,
-            layers=config.layers,
-            precision=config.precision,
-            device=device,
-            collate_fn=collate_fn,
-        )
-    )
+    inputs = partial(run_inputs, model, pool, validation, remaining, labeled, failures, generator_state)
+    inputs = partial(inputs, budget=budget, kernel=kernel, labels=labels, device=device, collate_fn=collate_fn)
+    executor = executor.for_run(partial(inputs, layers=config.layers, precision=config.precision))
+    learn = partial(learn_rule, rule, config, validation, pool, remaining, labeled, generator)
+    plan = executor.once(lambda: make_plan(config, learn(), validation, failures, budget, kernel, generator))
 
-    plan = executor.once(
-        lambda: make_plan(
-            config,
-            learn_rule(rule, config, validation, pool, remaining, labeled, generator),
-            validation,
-            failures,
-            budget,
-            kernel,
-            generator,
-        )
-    )
     search, unreadable = Search(budget, first_depth(budget, plan.centers)), dict[int, str]()
     with config.open(compile, len(remaining) // executor.size) as describer:
         matcher = PoolMatcher(describer, pool, plan, kernel, strict)
@@ -226,14 +209,10 @@ def make_plan(
     """The first half of Algorithm 1: finds the failures on the validation set, and centers among them."""
     known = predicted if failures is not None and not rule.needs_validation_labels else given
     with config.open() as describer:
-        seen = concatenate(
-            describer.batches(validation, None, known, with_scores=False, title="describing the validation set")
-        )
+        seen = concatenate(describer.batches(validation, None, known, with_scores=False, title="reading validation"))
         failed, notes = find_failures(seen, failures, budget)
-        batches = describer.batches(
-            validation, failed, rule.on_validation, with_scores=needs_scores(kernel), title="describing failures"
-        )
-        described = concatenate(batches)
+        how = {"with_scores": needs_scores(kernel), "title": "describing failures"}
+        described = concatenate(describer.batches(validation, failed, rule.on_validation, **how))
         points = standardize(described)
         rows = k_center(points, budget, kernel, generator)
     estimate = rule.on_pool(seen)
