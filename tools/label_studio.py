@@ -20,16 +20,16 @@ from urllib.request import Request, urlopen
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.exchange.labeled import answers, asked, make_labeled, rows  # noqa: E402
+from tests.exchange.labeled_workspaces import answers, asked, make_labeled, rows  # noqa: E402
 from tests.workspaces import make_workspace  # noqa: E402
 
 from rarefish.errors import RarefishError  # noqa: E402
 from rarefish.exchange.export import export  # noqa: E402
 from rarefish.exchange.formats.label_studio import find_answers, to_config  # noqa: E402
-from rarefish.exchange.found import read_json  # noqa: E402
-from rarefish.exchange.import_labels import take_in  # noqa: E402
+from rarefish.exchange.import_labels import import_parsed_labels  # noqa: E402
 from rarefish.exchange.label_studio_api import Server, call  # noqa: E402
 from rarefish.exchange.label_studio_sync import pull, push  # noqa: E402
+from rarefish.exchange.parsed_labels import read_json  # noqa: E402
 from rarefish.workspace.store import Store  # noqa: E402
 
 USER = "ann@example.org"
@@ -129,7 +129,7 @@ def files_there_and_back(store: Store, url: str, token: str, target: Path) -> No
     served = [fetch(url, f"Token {token}", task["data"]["image"]) for task in tasks]
     assert served == [file.read_bytes() for file in files(store)]
     print(f"files: {len(served)} images served as local files, byte for byte")
-    same = take_in(store, "label-studio", find_answers(tasks, store.classes(), {1: USER}), "me")
+    same = import_parsed_labels(store, "label-studio", find_answers(tasks, store.classes(), {1: USER}), "me")
     assert (same.count, same.unknown, same.conflicts, rows(store)) == (0, (), (), before)
     print(f"files: its export read back, {same.already} the same, {same.count} new")
 

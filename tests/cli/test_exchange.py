@@ -12,8 +12,8 @@ from rarefish.cli.main import cli
 from rarefish.errors import ArgumentError, DataError
 from rarefish.exchange import label_studio_sync as module
 from rarefish.workspace.store import Store
-from tests.exchange.fake_studio import LEGACY, Studio, running
-from tests.exchange.labeled import answers, make_labeled, rows
+from tests.exchange.fake_label_studio import LEGACY, Studio, running
+from tests.exchange.labeled_workspaces import answers, make_labeled, rows
 from tests.workspaces import draw, make_workspace
 
 
@@ -39,7 +39,7 @@ def push(store: Store, server: Studio, *more: object) -> Result:
 def test_a_push_that_broke_down_makes_no_second_project(
     server: Studio, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_FILES", 2)
+    monkeypatch.setattr(module, "MAX_FILES", 2)
     server.fails_after = 4
     broken = push(store, server)
     assert isinstance(broken.exception, DataError) and "in project 1: push again" in str(broken.exception)

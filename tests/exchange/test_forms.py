@@ -1,4 +1,4 @@
-"""Each form has the structure that its tools expect; where a tool is installed, it reads the export itself."""
+"""Each format has the structure that its tools expect; where a tool is installed, it reads the export itself."""
 
 import csv
 import json
@@ -10,13 +10,13 @@ import datasets
 import pytest
 from PIL import Image
 
-from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.export import FORMATS, export
 from rarefish.exchange.formats.label_studio import to_config
 from rarefish.exchange.import_labels import import_labels
-from rarefish.exchange.names import to_folders, to_name
+from rarefish.exchange.names import path_to_text, to_folder_names
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
-from tests.exchange.labeled import answers, asked, make_labeled
+from tests.exchange.labeled_workspaces import answers, asked, make_labeled
 from tests.workspaces import CLASSES, make_workspace
 
 
@@ -24,7 +24,7 @@ from tests.workspaces import CLASSES, make_workspace
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, Path]]:
     folder = tmp_path_factory.mktemp("made")
     store = make_labeled(folder / "a")
-    return store, {form: export(store, "picks", form, folder / form) for form in FORMS}
+    return store, {format: export(store, "picks", format, folder / format) for format in FORMATS}
 
 
 def test_csv(made: tuple[Store, dict[str, Path]]) -> None:
@@ -187,7 +187,7 @@ def test_huggingface_without_our_columns_goes_by_content(tmp_path: Path) -> None
 
 
 def test_names() -> None:
-    assert to_name("wald/käfer 1%.png".encode()) == "wald/käfer 1%.png"
-    assert to_name(b"a\xff%\n.png") == "a%FF%25%0A.png"
-    folders = to_folders(["a/b", "a:b", "..", "x" * 300, "con. "])
+    assert path_to_text("wald/käfer 1%.png".encode()) == "wald/käfer 1%.png"
+    assert path_to_text(b"a\xff%\n.png") == "a%FF%25%0A.png"
+    folders = to_folder_names(["a/b", "a:b", "..", "x" * 300, "con. "])
     assert len(set(folders.values())) == 5 and all(0 < len(name) <= 81 and "/" not in name for name in folders.values())

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rarefish.errors import ArgumentError, DataError, RarefishError
-from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.export import FORMATS, export
 from rarefish.exchange.import_labels import Imported, import_labels
 from rarefish.workspace.answers import answer, settled, undo
 from rarefish.workspace.store import FILE, Store
-from tests.exchange.labeled import answers, asked, make_labeled, rows
+from tests.exchange.labeled_workspaces import answers, asked, make_labeled, rows
 from tests.workspaces import make_workspace
 
 
@@ -71,18 +71,18 @@ def test_what_is_not_known_is_told_and_the_rest_taken(store: Store) -> None:
     done = take_csv(store, "\n".join(lines))
     assert (done.count, done.already, done.conflicts) == (1, 0, ())
     expected = [
-        "line 3: there is no class 'Dog', but 'dog': they differ in case.",
+        "line 3: there is no class 'Dog', but 'dog', which differs in case.",
         "line 4: there is no class 'owll'. Did you mean owl?",
         "line 5: the pool has no image 9999.",
-        f"line 6: nobody asked about image {images[-1] + 1}.",
+        f"line 6: image {images[-1] + 1} was not selected in any round.",
         "line 7: the pool has no image 1.",
-        "line 8: ../../etc/passwd lies outside",
-        "line 9: /etc/passwd lies outside",
+        "line 8: ../../etc/passwd is outside",
+        "line 9: /etc/passwd is outside",
         "line 10: the pool has no image nowhere.png.",
         "line 11: it names no image.",
-        "line 12: an answer is one of class, none, unsure, skip, not 'perhaps'.",
+        "line 12: an answer must be one of class, none, unsure, skip, not 'perhaps'.",
         "line 13: there is no class ''.",
-        "line 14: the answer none goes without a class",
+        "line 14: the answer none takes no class",
         "line 15: A name has 1 to 64",
     ]
     assert len(done.unknown) == len(expected)
@@ -92,7 +92,7 @@ def test_what_is_not_known_is_told_and_the_rest_taken(store: Store) -> None:
 
 def test_text_that_is_none_is_told_too(store: Store, tmp_path: Path) -> None:
     done = take_csv(store, b"hash,path,class\n\x80abc,,cat\n,\xff.png,cat\n")
-    assert done.unknown == ("line 2: '\\udc80abc' is no hash.", "line 3: the pool has no image \\xff.png.")
+    assert done.unknown == ("line 2: '\\udc80abc' is not a hash.", "line 3: the pool has no image \\xff.png.")
     whole = {
         "images": [
             {"id": 1, "file_name": "\ud800"},
@@ -116,9 +116,9 @@ def test_later_answers_stay(store: Store) -> None:
     assert take_csv(store, f"image,class,time\n{image},cat,2026-01-01T10:00Z\n").count == 1
     assert take_csv(store, f"image,class,time\n{image},dog,2026-01-01T12:00+01:00\n").count == 1
     old = take_csv(store, f"image,class,time\n{image},owl,2026-01-01T10:30Z\n")
-    assert old.count == 0 and "answered otherwise at 2026-01-01T11:00:00.000+00:00" in old.conflicts[0]
+    assert old.count == 0 and "gave another answer at 2026-01-01T11:00:00.000+00:00" in old.conflicts[0]
     again = take_csv(store, f"image,class,time\n{image},cat,2026-01-01T10:00Z\n")
-    assert again.count == 0 and "has answered otherwise since" in again.conflicts[0]
+    assert again.count == 0 and "has given another answer since" in again.conflicts[0]
     undo(store, "me", "undo")
     back = take_csv(store, f"image,class,time\n{image},dog,2026-01-01T12:00+01:00\n")
     assert back.count == 0 and "since this was imported" in back.conflicts[0]
@@ -129,7 +129,7 @@ def test_times_say_which_of_two_is_last(store: Store) -> None:
     image, other = asked(store)[:2]
     unclear = take_csv(store, f"image,class\n{image},cat\n{image},dog\n{other},owl\n{other},owl\n")
     assert (unclear.count, unclear.already) == (1, 1)
-    assert "line 2 and line 3: me says different things" in unclear.conflicts[0]
+    assert f"line 2 and line 3: me gives image {image} different answers" in unclear.conflicts[0]
     text = f"image,class,time\n{image},cat,2026-01-03\n{image},dog,2026-01-02\n"
     assert take_csv(store, text).count == 1 and (image, "me", "class", 0) in answers(store)
     assert take_csv(store, text) == Imported(0, 1, (), ())
@@ -155,13 +155,13 @@ def test_an_answer_in_the_browser_meanwhile_counts(store: Store) -> None:
     [
         ("", "none; it needs"),
         ("a,b\n1,2\n", "has the columns a, b"),
-        ("image,class,class\n1,2,3\n", "names a column twice"),
+        ("image,class,class\n1,2,3\n", "has a duplicate column"),
         ("image,class\n7,cat\n8\n", "line 3: 1 cells"),
         ("image,class\n7,cat,3\n", "line 2: 3 cells"),
         ('image,class\n7,"cat\n', "line 2: unexpected end"),
-        ("image,class\nseven,cat\n", "'seven' is no image's number"),
-        ("image,class\n7,cat\n-1,cat\n", "'-1' is no image's number"),
-        ("image,class,time\n7,cat,soon\n", "'soon' is no time"),
+        ("image,class\nseven,cat\n", "'seven' is not an image number"),
+        ("image,class\n7,cat\n-1,cat\n", "'-1' is not an image number"),
+        ("image,class,time\n7,cat,soon\n", "'soon' is not a time"),
         ("image,class\n7," + "x" * 200_000, "field larger"),
     ],
 )
@@ -176,20 +176,20 @@ OUTSIDE = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotations>&a
 
 
 @pytest.mark.parametrize(
-    ("form", "text", "said"),
+    ("format", "text", "said"),
     [
         ("cvat", BOMB, "document type"),
         ("cvat", OUTSIDE, "document type"),
         ("cvat", "<other/>", "begins with <other>"),
-        ("cvat", '<annotations><image name="a"><tag label="cat"/>', "cut off"),
-        ("cvat", "", "cut off"),
-        ("cvat", '<?xml version="1.0" encoding="no-such"?><annotations/>', "cut off"),
+        ("cvat", '<annotations><image name="a"><tag label="cat"/>', "is truncated"),
+        ("cvat", "", "is truncated"),
+        ("cvat", '<?xml version="1.0" encoding="no-such"?><annotations/>', "is truncated"),
         ("coco", "[]", "must be an object"),
         ("coco", "{}", "images must be a list"),
         ("coco", '{"images": [], "categories": {}}', "categories must be a list"),
         ("coco", '{"images": [{"id": true}], "categories": []}', "must be a whole number"),
-        ("coco", '{"images": [], "categories": [], "annotations": [{"image_id": 1}]}', "does not have"),
-        ("coco", "[" * 100_000, "no JSON"),
+        ("coco", '{"images": [], "categories": [], "annotations": [{"image_id": 1}]}', "does not define"),
+        ("coco", "[" * 100_000, "not valid JSON"),
         ("label-studio", "{}", "tasks must be a list"),
         ("label-studio", "[1]", "Entry 1 of tasks must be an object"),
         ("label-studio", '[{"annotations": [{}]}]', "data of a task must be an object"),
@@ -199,14 +199,14 @@ OUTSIDE = '<!DOCTYPE a [<!ENTITY a SYSTEM "file:///etc/passwd">]><annotations>&a
         ("fiftyone", '{"samples": [{"ground_truth": "cat"}]}', "must be an object"),
         ("fiftyone", '{"samples": [{"ground_truth": {"label": 1}}]}', "must be text"),
         ("fiftyone", '{"samples": [{"ground_truth": {"label": "cat"}}]}', "filepath of sample 1 must be text"),
-        ("imagefolder", "", "no folder"),
-        ("huggingface", "", "no saved data set"),
+        ("imagefolder", "", "not a folder"),
+        ("huggingface", "", "not a saved data set"),
     ],
 )
-def test_a_broken_file_changes_nothing(store: Store, tmp_path: Path, form: str, text: str, said: str) -> None:
+def test_a_broken_file_changes_nothing(store: Store, tmp_path: Path, format: str, text: str, said: str) -> None:
     (tmp_path / "labels").write_text(text)
     with pytest.raises(DataError, match=said):
-        import_labels(store, form, tmp_path / "labels", "me")
+        import_labels(store, format, tmp_path / "labels", "me")
     assert rows(store) == []
 
 
@@ -223,7 +223,7 @@ FILES = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("made")
     store = make_labeled(folder / "a")
-    return {form: (export(store, "labels", form, folder / form) / FILES[form]).read_bytes() for form in FILES}
+    return {format: (export(store, "labels", format, folder / format) / FILES[format]).read_bytes() for format in FILES}
 
 
 @pytest.fixture(scope="module")
@@ -232,18 +232,18 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Store]:
     return make_labeled(folder / "a"), make_workspace(folder / "b", pool=12, trusted=2, picks=8)
 
 
-@pytest.mark.parametrize("form", FILES)
+@pytest.mark.parametrize("format", FILES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_cut_anywhere_brings_no_wrong_label(
-    made: dict[str, bytes], target: tuple[Store, Store], tmp_path: Path, form: str, data: st.DataObject
+    made: dict[str, bytes], target: tuple[Store, Store], tmp_path: Path, format: str, data: st.DataObject
 ) -> None:
     labeled, store = target
     before = rows(store)
-    cut = data.draw(st.integers(0, len(made[form]) - 1))
-    (tmp_path / "cut").write_bytes(made[form][:cut])
+    cut = data.draw(st.integers(0, len(made[format]) - 1))
+    (tmp_path / "cut").write_bytes(made[format][:cut])
     try:
-        import_labels(store, form, tmp_path / "cut", "ann")
+        import_labels(store, format, tmp_path / "cut", "ann")
     except DataError:
         assert rows(store) == before
     assert {(image, said) for image, _, _, said in answers(store)} <= {
@@ -251,19 +251,19 @@ def test_a_file_cut_anywhere_brings_no_wrong_label(
     }
 
 
-@pytest.mark.parametrize("form", FILES)
+@pytest.mark.parametrize("format", FILES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_is_refused_in_our_own_words(
-    made: dict[str, bytes], target: tuple[Store, Store], tmp_path: Path, form: str, data: st.DataObject
+    made: dict[str, bytes], target: tuple[Store, Store], tmp_path: Path, format: str, data: st.DataObject
 ) -> None:
-    whole = bytearray(made[form])
+    whole = bytearray(made[format])
     for _ in range(data.draw(st.integers(1, 4))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     (tmp_path / "damaged").write_bytes(whole)
     before = rows(target[1])
     try:
-        import_labels(target[1], form, tmp_path / "damaged", "ann")
+        import_labels(target[1], format, tmp_path / "damaged", "ann")
     except RarefishError:
         assert rows(target[1]) == before
 
@@ -271,13 +271,13 @@ def test_a_damaged_file_is_refused_in_our_own_words(
 KINDS = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda x: st.lists(x, max_size=3))
 
 
-@pytest.mark.parametrize("form", ["coco", "label-studio", "fiftyone"])
+@pytest.mark.parametrize("format", ["coco", "label-studio", "fiftyone"])
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_wrong_types_are_refused_in_our_own_words(
-    made: dict[str, bytes], target: tuple[Store, Store], tmp_path: Path, form: str, data: st.DataObject
+    made: dict[str, bytes], target: tuple[Store, Store], tmp_path: Path, format: str, data: st.DataObject
 ) -> None:
-    whole = json.loads(made[form])
+    whole = json.loads(made[format])
     place = whole
     while isinstance(place, (dict, list)) and place:
         key = data.draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
@@ -288,7 +288,7 @@ def test_wrong_types_are_refused_in_our_own_words(
     (tmp_path / "wrong").write_text(json.dumps(whole))
     before = rows(target[1])
     try:
-        import_labels(target[1], form, tmp_path / "wrong", "ann")
+        import_labels(target[1], format, tmp_path / "wrong", "ann")
     except RarefishError:
         assert rows(target[1]) == before
 
@@ -299,7 +299,7 @@ def test_a_damaged_data_set_changes_nothing(tmp_path: Path) -> None:
     before = rows(store)
     arrow = next(made.glob("*.arrow"))
     arrow.write_bytes(arrow.read_bytes()[:-500])
-    with pytest.raises(DataError, match="no saved data set"):
+    with pytest.raises(DataError, match="not a saved data set"):
         import_labels(store, "huggingface", made, "me")
     assert rows(store) == before
 
@@ -333,12 +333,12 @@ def test_two_imports_at_once_are_one(tmp_path: Path) -> None:
     assert sorted(one.count for one in done) == [0, 0, 0, 10] and len(rows(store)) == 10
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_nameless_person_is_refused(store: Store, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_nameless_person_is_refused(store: Store, tmp_path: Path, format: str) -> None:
     labeled = make_labeled(tmp_path / "b")
-    made = export(labeled, "labels", form, tmp_path / "made")
+    made = export(labeled, "labels", format, tmp_path / "made")
     with pytest.raises(ArgumentError, match="A name has"):
-        import_labels(store, form, made, " ")
+        import_labels(store, format, made, " ")
 
 
 def test_an_unknown_class_is_compared_once_and_while_others_can_write(

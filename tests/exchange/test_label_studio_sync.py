@@ -15,8 +15,8 @@ from rarefish.exchange.label_studio_sync import last_project, pull, push
 from rarefish.workspace.answers import answer
 from rarefish.workspace.indexing import index
 from rarefish.workspace.store import Store
-from tests.exchange.fake_studio import LEGACY, PERSONAL, Studio, running
-from tests.exchange.labeled import answers, asked, rows
+from tests.exchange.fake_label_studio import LEGACY, PERSONAL, Studio, running
+from tests.exchange.labeled_workspaces import answers, asked, rows
 from tests.workspaces import add_round, draw, make_workspace
 
 
@@ -66,7 +66,7 @@ def test_only_what_is_open_and_not_there_is_sent(studio: Studio, store: Store) -
 
 
 def test_a_push_that_broke_down_is_gone_on_with(studio: Studio, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_FILES", 2)
+    monkeypatch.setattr(module, "MAX_FILES", 2)
     studio.fails_after = 4
     with pytest.raises(DataError, match=r"500, out of order. 4 of 6 images are in project 1: push again"):
         push(store, studio.url, LEGACY)
@@ -126,15 +126,15 @@ def test_mistakes_are_told_apart(studio: Studio, store: Store) -> None:
         free.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
     cases = [
-        (studio.url, "wrong", "refuses the token .401, Invalid token.*legacy one"),
-        (studio.url, "a.b.c", "refuses the token .401, Token is invalid.*personal one"),
-        (studio.url + "/nowhere/users", LEGACY, "is not there .404"),
-        (studio.url + "/moved", LEGACY, "sends on to http://example.org/"),
+        (studio.url, "wrong", "rejects the legacy token .401, Invalid token"),
+        (studio.url, "a.b.c", "rejects the personal token .401, Token is invalid"),
+        (studio.url + "/nowhere/users", LEGACY, "does not exist .404"),
+        (studio.url + "/moved", LEGACY, "redirects to http://example.org/"),
         (nobody, LEGACY, "cannot be reached"),
-        ("localhost:8080", LEGACY, "no address of a server"),
-        ("file:///etc/passwd", LEGACY, "no address of a server"),
+        ("localhost:8080", LEGACY, "not the URL of a server"),
+        ("file:///etc/passwd", LEGACY, "not the URL of a server"),
         (studio.url, "", "token is empty"),
-        (studio.url, "a\r\nX: y", "token is empty or cannot be printed"),
+        (studio.url, "a\r\nX: y", "token is empty or not printable"),
     ]
     for url, token, said in cases:
         with pytest.raises(ArgumentError, match=said):
@@ -147,7 +147,7 @@ def test_a_server_that_hangs_is_given_up(store: Store) -> None:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen()
         server = Server(f"http://127.0.0.1:{deaf.getsockname()[1]}", LEGACY, timeout_s=0.2)
-        with pytest.raises(ArgumentError, match="does not answer within 0.2 s|cannot be reached: timed out"):
+        with pytest.raises(ArgumentError, match="did not respond within 0.2 s|cannot be reached: timed out"):
             call(server, "/api/users/")
 
 

@@ -1,4 +1,4 @@
-"""What is exported comes back equal, in every form, and adds nothing the second time."""
+"""What is exported comes back equal, in every format, and adds nothing the second time."""
 
 import csv
 import json
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.errors import ArgumentError, DataError
-from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.export import FORMATS, export
 from rarefish.exchange.import_labels import READERS, import_labels
 from rarefish.workspace.answers import answer, settled
 from rarefish.workspace.indexing import index
 from rarefish.workspace.store import Store, create_store
-from tests.exchange.labeled import answers, asked, make_labeled, rows
+from tests.exchange.labeled_workspaces import answers, asked, make_labeled, rows
 from tests.workspaces import draw, make_workspace, replace_unnoticed
 
 KEEP_ALL = ("csv", "label-studio")
@@ -35,27 +35,27 @@ def twin(tmp_path: Path) -> Store:
 
 
 def test_every_form_goes_both_ways() -> None:
-    assert FORMS.keys() == READERS.keys()
+    assert FORMATS.keys() == READERS.keys()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("what", ["labels", "picks"])
-def test_labels_come_back_equal_and_once(labeled: Store, twin: Store, tmp_path: Path, form: str, what: str) -> None:
-    made = export(labeled, what, form, tmp_path / "made")
-    first = import_labels(twin, form, made, "import")
+def test_labels_come_back_equal_and_once(labeled: Store, twin: Store, tmp_path: Path, format: str, what: str) -> None:
+    made = export(labeled, what, format, tmp_path / "made")
+    first = import_labels(twin, format, made, "import")
     assert first.count > 0 and first.already == 0 and not first.unknown and not first.conflicts
     assert settled(twin) == settled(labeled)
-    if form in KEEP_ALL:
+    if format in KEEP_ALL:
         assert answers(twin) == answers(labeled)
     before = rows(twin)
-    again = import_labels(twin, form, made, "import")
+    again = import_labels(twin, format, made, "import")
     assert (again.count, again.already, rows(twin)) == (0, first.count, before)
 
 
-@pytest.mark.parametrize("form", KEEP_ALL)
-def test_own_answers_come_home_without_a_trace(labeled: Store, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("format", KEEP_ALL)
+def test_own_answers_come_home_without_a_trace(labeled: Store, tmp_path: Path, format: str) -> None:
     before = rows(labeled)
-    done = import_labels(labeled, form, export(labeled, "labels", form, tmp_path / "made"), "import")
+    done = import_labels(labeled, format, export(labeled, "labels", format, tmp_path / "made"), "import")
     assert done.count == 0 and not done.conflicts and rows(labeled) == before
 
 
@@ -66,11 +66,11 @@ PLAIN = st.text(min_size=1, max_size=30).filter(lambda name: name == name.strip(
 CLASSES = st.lists(PLAIN, min_size=2, max_size=4, unique_by=str.casefold)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(NAMES, min_size=2, max_size=3, unique=True), classes=CLASSES)
 def test_odd_names_of_files_and_classes(
-    tmp_path_factory: pytest.TempPathFactory, form: str, names: list[bytes], classes: list[str]
+    tmp_path_factory: pytest.TempPathFactory, format: str, names: list[bytes], classes: list[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("odd")
     (folder / "pool").mkdir()
@@ -80,8 +80,8 @@ def test_odd_names_of_files_and_classes(
     first, second = (_open(folder, place, classes) for place in ("a", "b"))
     for place, image in enumerate(asked(first)):
         answer(first, image, "ann\u00e9", "class", place % len(classes), str(place))
-    made = export(first, "labels", form, folder / "made")
-    done = import_labels(second, form, made, "ann\u00e9")
+    made = export(first, "labels", format, folder / "made")
+    done = import_labels(second, format, made, "ann\u00e9")
     assert not done.unknown and not done.conflicts, done
     assert answers(second) == answers(first)
 
@@ -110,22 +110,22 @@ def test_an_export_never_replaces_what_is_not_ours(labeled: Store, tmp_path: Pat
     mine.write_text("precious")
     folder = tmp_path / "folder"
     (folder / "inside").mkdir(parents=True)
-    for form in FORMS:
+    for format in FORMATS:
         for target in (mine, folder):
             with pytest.raises(ArgumentError, match="was not exported by rarefish"):
-                export(labeled, "labels", form, target)
+                export(labeled, "labels", format, target)
     export(labeled, "labels", "csv", tmp_path / "own.csv")
     (tmp_path / "own.csv~").write_text("precious")
-    with pytest.raises(ArgumentError, match="own.csv~ is there and was not exported"):
+    with pytest.raises(ArgumentError, match="own.csv~ exists and was not exported"):
         export(labeled, "labels", "csv", tmp_path / "own.csv")
     assert mine.read_text() == "precious" and [p.name for p in folder.iterdir()] == ["inside"]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_an_earlier_export_is_replaced_and_kept_beside(labeled: Store, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_earlier_export_is_replaced_and_kept_beside(labeled: Store, tmp_path: Path, format: str) -> None:
     target = tmp_path / "new folder" / "made"
-    export(labeled, "labels", form, target)
-    export(labeled, "picks", form, target)
+    export(labeled, "labels", format, target)
+    export(labeled, "picks", format, target)
     assert {path.name for path in target.parent.iterdir()} == {"made", "made~"}
 
 
@@ -134,35 +134,35 @@ def test_a_failed_export_leaves_nothing(labeled: Store, tmp_path: Path) -> None:
     out.mkdir()
     for file in (tmp_path / "a" / "pool").iterdir():
         file.unlink()
-    for form in ("imagefolder", "fiftyone", "huggingface"):
-        with pytest.raises(DataError, match="Put it back"):
-            export(labeled, "labels", form, out / form)
+    for format in ("imagefolder", "fiftyone", "huggingface"):
+        with pytest.raises(DataError, match="Restore it"):
+            export(labeled, "labels", format, out / format)
     assert list(out.iterdir()) == []
 
 
-@pytest.mark.parametrize("form", ["imagefolder", "fiftyone", "huggingface"])
-def test_a_file_that_changed_is_left_out(labeled: Store, twin: Store, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("format", ["imagefolder", "fiftyone", "huggingface"])
+def test_a_file_that_changed_is_left_out(labeled: Store, twin: Store, tmp_path: Path, format: str) -> None:
     """Or the new picture would go under the label of the old one."""
     pool, told = tmp_path / "a" / "pool", list[str]()
     draw(pool / "image 00000.png", 2, 555)
     os.utime(pool / "image 00001.png")  # another time, the same content
-    made = export(labeled, "labels", form, tmp_path / "made", tell=told.append)
-    assert told == ["image 00000.png changed since it was indexed. Put the file of then back."]
-    assert not import_labels(twin, form, made, "me").unknown
+    made = export(labeled, "labels", format, tmp_path / "made", tell=told.append)
+    assert told == ["image 00000.png changed since it was indexed. Restore the original file."]
+    assert not import_labels(twin, format, made, "me").unknown
     assert settled(twin) == {image: number for image, number in settled(labeled).items() if image != asked(labeled)[0]}
     with pytest.warns(UserWarning, match="00000.png changed"):
-        export(labeled, "labels", form, tmp_path / "made")
+        export(labeled, "labels", format, tmp_path / "made")
     for file in pool.iterdir():
         draw(file, 1, int(file.stem[-3:]) + 600)
     with pytest.raises(DataError, match="All 8 images changed"):
-        export(labeled, "labels", form, tmp_path / "none")
+        export(labeled, "labels", format, tmp_path / "none")
 
 
 def test_another_picture_of_the_same_size_and_time_is_left_out(labeled: Store, tmp_path: Path) -> None:
     told = list[str]()
     replace_unnoticed(tmp_path / "a" / "pool" / "image 00000.png")
     export(labeled, "labels", "imagefolder", tmp_path / "made", tell=told.append)
-    assert told == ["image 00000.png changed since it was indexed. Put the file of then back."]
+    assert told == ["image 00000.png changed since it was indexed. Restore the original file."]
 
 
 def test_mistaken_words_are_met_with_the_nearest(labeled: Store, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_mistaken_words_are_met_with_the_nearest(labeled: Store, tmp_path: Path)
         export(labeled, "label", "coco", tmp_path / "x")
     with pytest.raises(ArgumentError, match="Did you mean cvat"):
         import_labels(labeled, "cvatt", tmp_path, "me")
-    with pytest.raises(DataError, match="There is no"):
+    with pytest.raises(DataError, match="does not exist"):
         import_labels(labeled, "csv", tmp_path / "nowhere", "me")
     empty = make_workspace(tmp_path / "empty", pool=3, trusted=1)
     with pytest.raises(DataError, match="no picks yet"):

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from rarefish.exchange.export import FORMS, export
+from rarefish.exchange.export import FORMATS, export
 from rarefish.exchange.import_labels import Imported, import_labels
 from rarefish.workspace.answers import answer, settled, undo
 from rarefish.workspace.store import Store
-from tests.exchange.labeled import answers, asked, make_labeled, rows
+from tests.exchange.labeled_workspaces import answers, asked, make_labeled, rows
 from tests.workspaces import make_workspace
 
 
@@ -30,7 +30,7 @@ def test_what_was_taken_back_stays_so(labeled: Store, tmp_path: Path) -> None:
     before = rows(labeled)
     done = import_labels(labeled, "csv", made)
     assert (done.count, len(done.conflicts), rows(labeled)) == (0, 1, before)
-    assert "ann took this back at 20" in done.conflicts[0]
+    assert "ann undid this answer at 20" in done.conflicts[0]
     later = take_csv(labeled, f"image,class,who,time\n{task.image},owl,ann,2999-01-01\n")
     assert later.count == 1 and (task.image, "ann", "class", 2) in answers(labeled)
 
@@ -52,22 +52,22 @@ def test_without_a_time_what_was_taken_back_is_the_same(tmp_path: Path) -> None:
     answer(store, image, "ann", "class", 0, "cat")
     undo(store, "ann", "undo")
     done = take_csv(store, f"image,class\n{image},cat\n", "ann")
-    assert done.count == 0 and "took this back" in done.conflicts[0]
+    assert done.count == 0 and "undid this answer" in done.conflicts[0]
     assert take_csv(store, f"image,class\n{image},dog\n", "ann").count == 1
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_what_we_exported_is_no_second_vote(labeled: Store, tmp_path: Path, form: str) -> None:
-    made, before = export(labeled, "labels", form, tmp_path / "made"), rows(labeled)
-    done = import_labels(labeled, form, made)
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_we_exported_is_no_second_vote(labeled: Store, tmp_path: Path, format: str) -> None:
+    made, before = export(labeled, "labels", format, tmp_path / "made"), rows(labeled)
+    done = import_labels(labeled, format, made)
     assert (done.count, done.unknown, done.conflicts, rows(labeled)) == (0, (), (), before)
     assert done.already >= len(settled(labeled))
 
 
-@pytest.mark.parametrize("form", ["imagefolder", "coco", "cvat", "fiftyone", "huggingface"])
-def test_a_person_who_is_named_has_a_vote(labeled: Store, tmp_path: Path, form: str) -> None:
-    made = export(labeled, "labels", form, tmp_path / "made")
-    assert import_labels(labeled, form, made, "carl").count == len(settled(labeled))
+@pytest.mark.parametrize("format", ["imagefolder", "coco", "cvat", "fiftyone", "huggingface"])
+def test_a_person_who_is_named_has_a_vote(labeled: Store, tmp_path: Path, format: str) -> None:
+    made = export(labeled, "labels", format, tmp_path / "made")
+    assert import_labels(labeled, format, made, "carl").count == len(settled(labeled))
 
 
 def test_what_differs_or_is_of_others_is_a_vote(labeled: Store) -> None:
@@ -85,5 +85,5 @@ def test_a_skip_takes_no_answer_back(labeled: Store) -> None:
     first, second = asked(labeled)[:2]
     text = f"image,answer,class,who\n{first},skip,,ann\n{second},class,owl,carl\n"
     done = take_csv(labeled, text)
-    assert done.count == 1 and "which a skip does not take back" in done.conflicts[0]
+    assert done.count == 1 and "a skip does not undo an answer" in done.conflicts[0]
     assert (first, "ann", "class", 0) in answers(labeled)

@@ -1,1 +1,1 @@
-"""Picks and labels to and from other tools' forms: tables, data sets, labeling tools. Nothing here needs torch."""
+"""Export and import of picks and labels in the formats of other tools. Nothing here needs torch."""

@@ -1,4 +1,4 @@
-"""Picks and labels written in the forms of other tools."""
+"""Writes picks and labels in the formats of other tools."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,55 +15,61 @@ from rarefish.exchange.formats.fiftyone import write_samples
 from rarefish.exchange.formats.huggingface import write_dataset
 from rarefish.exchange.formats.image_folder import write_folders
 from rarefish.exchange.formats.label_studio import write_tasks
-from rarefish.exchange.items import Item, read_items, sift
-from rarefish.exchange.places import finished
+from rarefish.exchange.items import Item, drop_changed, read_items
+from rarefish.exchange.output_files import atomic_output
 from rarefish.workspace.store import Store
 
 
 @dataclass(frozen=True)
-class Form:
-    """How items and the names of the classes are written to a place."""
+class Format:
+    """How the items and the class names are written to a path."""
 
     write: Callable[[list[Item], list[str], Path], None]
-    mark: bytes = b""
-    """At the head of a file of this form; empty where the form is a folder."""
+    marker: bytes = b""
+    """Bytes near the start of every file of this format; empty if the format is a folder."""
     has_files: bool = False
-    """Whether the images themselves go along."""
+    """Whether the export contains the image files."""
 
 
-FORMS = {
-    "csv": Form(write_table, tables.MARK),
-    "imagefolder": Form(write_folders, has_files=True),
-    "coco": Form(write_coco, coco.MARK),
-    "cvat": Form(write_cvat, cvat.MARK),
-    "label-studio": Form(write_tasks),
-    "fiftyone": Form(write_samples, has_files=True),
-    "huggingface": Form(write_dataset, has_files=True),
+FORMATS = {
+    "csv": Format(write_table, tables.MARKER),
+    "imagefolder": Format(write_folders, has_files=True),
+    "coco": Format(write_coco, coco.MARKER),
+    "cvat": Format(write_cvat, cvat.MARKER),
+    "label-studio": Format(write_tasks),
+    "fiftyone": Format(write_samples, has_files=True),
+    "huggingface": Format(write_dataset, has_files=True),
 }
 
 
 def export(
     store: Store,
     what: str,
-    form: str,
+    format: str,
     target: Path,
     *,
     url_prefix: str = "",
     tell: Callable[[str], object] = warn,
 ) -> Path:
-    """The file or folder, complete. `what` is "picks", all images that were asked about, or "labels", the answered.
+    """Writes an export and returns its path.
 
-    `url_prefix` stands before the images' paths where the form has addresses in the place of files; without one they
-    are local files of a Label Studio whose document root is the folder above the pool's. Where the images themselves
-    go along, one whose file changed since it was indexed is left out, and `tell` gets a sentence on it.
+    Args:
+        store: The workspace.
+        what: "picks" for all selected images, or "labels" for those with an answer.
+        format: A key of `FORMATS`.
+        target: File or folder to create. An earlier export there is kept as NAME~.
+        url_prefix: Prefix of the image paths in formats that hold URLs. By default the URLs refer to local files of a
+            Label Studio server whose document root is the folder above the pool's.
+        tell: Called with a message per image that is left out because its file changed since it was indexed. Only
+            formats that contain the image files leave images out.
     """
-    if form not in FORMS:
-        raise ArgumentError(f"There is no form {form!r}. {nearest(form, FORMS)}")
+    if format not in FORMATS:
+        raise ArgumentError(f"Unknown format {format!r}. {nearest(format, FORMATS)}")
     items, changed = read_items(store, what, url_prefix), list[str]()
-    if FORMS[form].has_files:
-        items, changed = sift(items)
-    with finished(target, FORMS[form].mark) as place:
-        FORMS[form].write(items, store.classes(), place)
-    for sentence in changed:
-        tell(sentence)
+    if FORMATS[format].has_files:
+        items, changed = drop_changed(items)
+    with atomic_output(target, FORMATS[format].marker) as path:
+        FORMATS[format].write(items, store.classes(), path)
+    for message in changed:
+        tell(message)
     return target

@@ -1,4 +1,4 @@
-"""What is exported: an image that was asked about, why it was chosen, and what people said."""
+"""The images of an export: each with its file, why it was selected, and the answers people gave."""
 
 import json
 import os
@@ -17,31 +17,31 @@ from rarefish.workspace.store import Store
 
 
 @dataclass(frozen=True)
-class Said:
-    """One person's standing answer."""
+class Answer:
+    """The current answer of one person about one image."""
 
     who: str
     answer: str
     name: str
-    """The class, where the answer is one."""
+    """Name of the class if `answer` is "class", otherwise empty."""
     made_at: str
 
 
 @dataclass(frozen=True)
 class Item:
-    """An image that was asked about; classes go by their names."""
+    """An image that was selected for labeling. Classes are given by name."""
 
     image: int
     file: bytes
-    """Where it lies; a file's name need not be UTF-8."""
+    """Path of the file, as bytes because file names need not be UTF-8."""
     path: bytes
-    """The same, relative to the pool's root."""
+    """Path relative to the pool's root."""
     url: str
-    """Its address, for tools that fetch images."""
+    """URL, for tools that fetch images."""
     hash: str
     num_bytes: int
     modified: int
-    """Size and time of the file when it was indexed, as hash is of its content."""
+    """Size and modification time of the file when it was indexed. `hash` is the hash of its content at that time."""
     width: int
     height: int
     round: int
@@ -50,65 +50,72 @@ class Item:
     center: int | None
     center_class: str | None
     guess: str | None
-    chances: tuple[tuple[str, float], ...]
+    probabilities: tuple[tuple[str, float], ...]
     is_open: bool
     label: str | None
-    """What most people say it is."""
-    said: tuple[Said, ...]
+    """The class that most people chose."""
+    answers: tuple[Answer, ...]
 
     @property
     def prediction(self) -> tuple[str | None, float | None]:
-        """The likeliest class with its chance; the model's guess where no chances are known."""
-        return max(self.chances, key=lambda pair: pair[1]) if self.chances else (self.guess, None)
+        """The most probable class and its probability; `guess` and None if no probabilities are known."""
+        return max(self.probabilities, key=lambda pair: pair[1]) if self.probabilities else (self.guess, None)
 
     @property
     def own_fields(self) -> dict[str, object]:
-        """What other tools carry along for us, so that the image is known again."""
+        """The fields that other tools keep for us, so that an import can identify the image."""
         names = ("image", "hash", "round", "similarity", "center")
         return {name: getattr(self, name) for name in names}
 
 
-LOCAL = "/data/local-files/?d="
-"""Label Studio's own address of files below its document root, which must lie above the pool's folder."""
-WHAT = {
+LOCAL_FILES_URL = "/data/local-files/?d="
+"""URL prefix under which Label Studio serves files below its document root, which must contain the pool's folder."""
+ONLY_ANSWERED = {
     "picks": False,
     "labels": True,
 }
-"""What can be exported, and whether that is only images with an answer."""
+"""Whether an export of that kind has only images with an answer."""
 
 
 def read_items(store: Store, what: str, url_prefix: str = "") -> list[Item]:
-    """The images by round and rank; none at all is an error that says so."""
-    if what not in WHAT:
-        raise ArgumentError(f"There are no {what!r} to export. {nearest(what, WHAT)}")
+    """Returns the images to export, ordered by round and rank.
+
+    Raises:
+        DataError: There are none.
+    """
+    if what not in ONLY_ANSWERED:
+        raise ArgumentError(f"Cannot export {what!r}. {nearest(what, ONLY_ANSWERED)}")
     classes, labels, root = store.classes(), settled(store), os.fsencode(store.settings().get("pool_root", ""))
-    prefix = url_prefix or f"{LOCAL}{quote(os.path.basename(root))}/"
-    said: dict[int, list[Said]] = defaultdict(list)
+    prefix = url_prefix or f"{LOCAL_FILES_URL}{quote(os.path.basename(root))}/"
+    answers: dict[int, list[Answer]] = defaultdict(list)
     with store.reading() as connection:
         for row in standing_answers(connection):
             name = "" if row["class"] is None else classes[row["class"]]
-            said[row["image"]].append(Said(row["who"], row["answer"], name, row["made_at"]))
-        rows = read_picks(connection, only_answered=WHAT[what])
+            answers[row["image"]].append(Answer(row["who"], row["answer"], name, row["made_at"]))
+        rows = read_picks(connection, only_answered=ONLY_ANSWERED[what])
     if not rows:
         raise DataError(f"The workspace {store.folder} has no {what} yet. Run: rarefish select {store.folder}")
-    return [_to_item(row, root, prefix, classes, labels.get(row["image"]), said[row["image"]]) for row in rows]
+    return [_to_item(row, root, prefix, classes, labels.get(row["image"]), answers[row["image"]]) for row in rows]
 
 
-def sift(items: list[Item]) -> tuple[list[Item], list[str]]:
-    """The images whose files are what was indexed, and a sentence on each other: people labeled another file there."""
+def drop_changed(items: list[Item]) -> tuple[list[Item], list[str]]:
+    """Returns the images whose files are unchanged since indexing, and one message per image left out.
+
+    A changed file is left out because its labels belong to the earlier content.
+    """
     changed = [item for item in items if _has_changed(item)]
     if items and len(changed) == len(items):
         raise DataError(
-            f"All {len(items)} images changed since they were indexed, such as {show(items[0].path)}. "
-            "Put the files of then back."
+            f"All {len(items)} images changed since they were indexed, for example {show(items[0].path)}. "
+            "Restore the original files."
         )
-    told = [f"{show(item.path)} changed since it was indexed. Put the file of then back." for item in changed]
+    messages = [f"{show(item.path)} changed since it was indexed. Restore the original file." for item in changed]
     left_out = {item.image for item in changed}
-    return [item for item in items if item.image not in left_out], told
+    return [item for item in items if item.image not in left_out], messages
 
 
-def content(item: Item) -> bytes:
-    """The bytes of the image's file."""
+def read_image(item: Item) -> bytes:
+    """Returns the bytes of the image's file."""
     try:
         with open(item.file, "rb") as file:
             return file.read()
@@ -124,25 +131,29 @@ def _has_changed(item: Item) -> bool:
 
 
 def _unreadable(item: Item, error: OSError) -> DataError:
-    return DataError(f"{show(item.file)} cannot be read: {error.strerror or error}. Put it back, or index anew.")
+    return DataError(
+        f"{show(item.file)} cannot be read: {error.strerror or error}. Restore it, or index the pool again."
+    )
 
 
 def _to_item(
-    row: sqlite3.Row, root: bytes, url_prefix: str, classes: list[str], label: int | None, said: list[Said]
+    row: sqlite3.Row, root: bytes, url_prefix: str, classes: list[str], label: int | None, answers: list[Answer]
 ) -> Item:
     def name(number: int | None) -> str | None:
         return None if number is None else classes[number]
 
-    same = ("image", "hash", "num_bytes", "modified", "width", "height", "round", "rank", "similarity", "center")
+    columns = ("image", "hash", "num_bytes", "modified", "width", "height", "round", "rank", "similarity", "center")
     return Item(
-        **{field: row[field] for field in same},
+        **{field: row[field] for field in columns},
         file=os.path.join(root, row["path"]),
         path=row["path"],
         url=url_prefix + quote(row["path"]),
         center_class=name(row["center_class"]),
         guess=name(row["guess"]),
-        chances=tuple((classes[number], float(chance)) for number, chance in json.loads(row["chances"])),
+        probabilities=tuple(
+            (classes[number], float(probability)) for number, probability in json.loads(row["chances"])
+        ),
         is_open=bool(row["is_open"]),
         label=name(label),
-        said=tuple(said),
+        answers=tuple(answers),
     )

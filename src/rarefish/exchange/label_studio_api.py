@@ -1,4 +1,4 @@
-"""Requests to a Label Studio server, by the standard library alone; whatever goes wrong is one clear sentence."""
+"""Requests to a Label Studio server, using only the standard library. Every failure raises an error of our own."""
 
 import http.client
 import json
@@ -14,12 +14,12 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from rarefish.errors import ArgumentError, DataError
 
 TIMEOUT_S = 60.0
-REFUSED = (401, 403)
+UNAUTHORIZED = (401, 403)
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where Label Studio is, and the token of a user: a legacy one, or a personal one, which is a JWT."""
+    """URL of a Label Studio server and a user's token: a legacy token, or a personal one, which is a JWT."""
 
     url: str
     token: str = field(repr=False)
@@ -29,17 +29,18 @@ class Server:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-            raise ArgumentError(f"{self.url!r} is no address of a server. Give one like http://localhost:8080")
+            raise ArgumentError(f"{self.url!r} is not the URL of a server. Give one such as http://localhost:8080")
         if not self.token.strip() or not self.token.isprintable():
-            raise ArgumentError("The token is empty or cannot be printed. Copy it from Account & Settings.")
+            raise ArgumentError("The token is empty or not printable. Copy it from Account & Settings in Label Studio.")
 
     @property
     def is_personal(self) -> bool:
+        """Whether the token is a personal one."""
         return self.token.count(".") == 2
 
 
 def call(server: Server, path: str, body: Any = None, files: Mapping[str, tuple[str, bytes]] | None = None) -> Any:
-    """The answer's JSON. With a body, or files by field name, it is a POST."""
+    """Returns the JSON of the response. With a body, or with files by field name, the request is a POST."""
     content, kind = (None, "")
     if files:
         content, kind = _multipart(files)
@@ -48,20 +49,20 @@ def call(server: Server, path: str, body: Any = None, files: Mapping[str, tuple[
     try:
         return _send(server, path, content, kind, _authorization(server))
     except HTTPError as error:
-        if error.code not in REFUSED or not server.is_personal:
+        if error.code not in UNAUTHORIZED or not server.is_personal:
             raise _explain(server, error) from error
-    server._access.clear()  # an access token lasts some minutes: a long push needs several
+    server._access.clear()  # an access token expires after some minutes: a long push needs several
     try:
         return _send(server, path, content, kind, _authorization(server))
     except HTTPError as error:
         raise _explain(server, error) from error
 
 
-class _Staying(HTTPRedirectHandler):
-    """A token is not sent on to where a server points."""
+class _NoRedirects(HTTPRedirectHandler):
+    """Refuses redirects, so that the token is not sent to another server."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
-        raise ArgumentError(f"{req.full_url} sends on to {newurl}. Give that server's address, if you trust it.")
+        raise ArgumentError(f"{req.full_url} redirects to {newurl}. Give that URL instead, if you trust it.")
 
 
 def _send(server: Server, path: str, content: bytes | None, kind: str, authorization: str) -> Any:
@@ -70,19 +71,21 @@ def _send(server: Server, path: str, content: bytes | None, kind: str, authoriza
     headers |= {"Authorization": authorization} if authorization else {}
     request = Request(server.url.rstrip("/") + path, data=content, headers=headers)
     try:
-        with build_opener(_Staying).open(request, timeout=server.timeout_s) as response:
+        with build_opener(_NoRedirects).open(request, timeout=server.timeout_s) as response:
             text = response.read()
     except HTTPError:
         raise
     except TimeoutError as error:
-        raise ArgumentError(f"{server.url} does not answer within {server.timeout_s:g} s.") from error
+        raise ArgumentError(f"{server.url} did not respond within {server.timeout_s:g} s.") from error
     except (URLError, OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise ArgumentError(f"{server.url} cannot be reached: {reason}. Is Label Studio running there?") from error
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{server.url}{path} gave no JSON: is it the address of Label Studio itself?") from error
+        raise DataError(
+            f"{server.url}{path} did not return JSON. Check that the URL is the one of Label Studio itself."
+        ) from error
 
 
 def _authorization(server: Server) -> str:
@@ -91,41 +94,42 @@ def _authorization(server: Server) -> str:
     if "token" not in server._access:
         body = json.dumps({"refresh": server.token.strip()}).encode()
         try:
-            given = _send(server, "/api/token/refresh/", body, "application/json", "")
+            response = _send(server, "/api/token/refresh/", body, "application/json", "")
         except HTTPError as error:
             raise _explain(server, error) from error
-        if not isinstance(given, dict) or not isinstance(given.get("access"), str):
-            raise DataError(f"{server.url} gave no access token for the personal one.")
-        server._access["token"] = given["access"]
+        if not isinstance(response, dict) or not isinstance(response.get("access"), str):
+            raise DataError(f"{server.url} returned no access token for the personal token.")
+        server._access["token"] = response["access"]
     return f"Bearer {server._access['token']}"
 
 
 def _explain(server: Server, error: HTTPError) -> ArgumentError | DataError:
     with error:
-        said = _detail(error.read(100_000))
-    if error.code in REFUSED:
+        detail = _detail(error.read(100_000))
+    if error.code in UNAUTHORIZED:
         kind = "personal" if server.is_personal else "legacy"
         return ArgumentError(
-            f"{server.url} refuses the token ({error.code}{said}). It looks like a {kind} one: is it whole, "
-            "not revoked, and are such tokens switched on under Organization > Access Token Settings?"
+            f"{server.url} rejects the {kind} token ({error.code}{detail}). Check that it is complete and not "
+            "revoked, and that such tokens are enabled under Organization > Access Token Settings."
         )
     if error.code == 404:
-        return ArgumentError(f"{error.url} is not there (404{said}). Check the address and the project's number.")
-    return DataError(f"{error.url} answered {error.code}{said}.")
+        return ArgumentError(f"{error.url} does not exist (404{detail}). Check the URL and the project number.")
+    return DataError(f"{error.url} responded with {error.code}{detail}.")
 
 
 def _detail(text: bytes) -> str:
-    """What the server says of it, if it says so in JSON."""
+    """Returns the explanations in a JSON error response, each with a leading comma; empty if there are none."""
     try:
-        known = json.loads(text)
+        response = json.loads(text)
     except (ValueError, RecursionError):
         return ""
-    said = [known.get(name) for name in ("detail", "validation_errors")] if isinstance(known, dict) else [known]
-    return "".join(f", {str(part)[:300]}" for part in said if part)
+    names = ("detail", "validation_errors")
+    details = [response.get(name) for name in names] if isinstance(response, dict) else [response]
+    return "".join(f", {str(detail)[:300]}" for detail in details if detail)
 
 
 def _multipart(files: Mapping[str, tuple[str, bytes]]) -> tuple[bytes, str]:
-    """Names are ours, from numbers: nothing in them needs escaping."""
+    """Returns the body and content type of a form. The names come from `to_file_name` and need no escaping."""
     boundary, parts = secrets.token_hex(16), []
     for name, (file, content) in files.items():
         head = Message()

@@ -1,4 +1,4 @@
-"""Picks sent to a Label Studio server and annotations fetched from it, with a user's token."""
+"""Sends picks to a Label Studio server and fetches annotations from it, with a user's token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,69 +10,78 @@ from urllib.parse import urlsplit
 from rarefish.data.image_io import open_picture
 from rarefish.errors import ArgumentError, DataError, RarefishError, list_some
 from rarefish.exchange.formats.label_studio import CONTROL, find_answers, other_choices, to_config, to_task
-from rarefish.exchange.found import need, need_rows, ours
-from rarefish.exchange.import_labels import Imported, take_in
-from rarefish.exchange.items import Item, content, read_items, sift
+from rarefish.exchange.import_labels import Imported, import_parsed_labels
+from rarefish.exchange.items import Item, drop_changed, read_image, read_items
 from rarefish.exchange.label_studio_api import Server, call
-from rarefish.exchange.names import to_file
+from rarefish.exchange.names import to_file_name
+from rarefish.exchange.parsed_labels import read_own_fields, require, require_objects
 from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
 
-SHOWN = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
-"""What Label Studio takes and a browser shows; other images are sent as PNG."""
-MOST_FILES, MOST_BYTES = 50, 50 << 20
-"""Of one request; Label Studio takes 100 files and 250 MB."""
+BROWSER_SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
+"""Suffixes of images that Label Studio accepts and browsers show; other images are sent as PNG."""
+MAX_FILES, MAX_UPLOAD_BYTES = 50, 50 << 20
+"""Limits per request; Label Studio accepts 100 files and 250 MB."""
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What came of it."""
+    """The result of a push."""
 
     project: int
     url: str
     sent: int
     already: int
-    """Images that were in the project before."""
+    """Number of images that the project already had."""
     left_out: tuple[str, ...] = ()
-    """Sentences on images whose files changed since they were indexed."""
+    """One message per image whose file changed since it was indexed."""
 
 
 def push(store: Store, url: str, token: str, project: int | None = None) -> Pushed:
-    """Uploads the images that still need answers as tasks with predictions; a new project without a number.
+    """Uploads the images that still need answers as tasks with predictions.
 
-    The workspace remembers the project as soon as there is one, and a push that was cut short is gone on with: give it
-    the number of `last_project`.
+    The workspace remembers the project as soon as it exists. To continue an interrupted push, pass the number that
+    `last_project` returns.
+
+    Args:
+        store: The workspace.
+        url: URL of the Label Studio server.
+        token: A user's legacy or personal token.
+        project: Number of the project; None creates one.
     """
     server, classes = Server(url, token), store.classes()
-    items = [replace(item, said=()) for item in read_items(store, "picks") if item.is_open]
+    items = [replace(item, answers=()) for item in read_items(store, "picks") if item.is_open]
     if not items:
-        raise DataError(f"Every image that was asked about is answered. Choose more: rarefish select {store.folder}")
-    items, changed = sift(items)
+        raise DataError(f"Every selected image is answered. Select more: rarefish select {store.folder}")
+    items, changed = drop_changed(items)
     if project is None:
-        number, there = _create(server, store.folder.resolve().name, classes), set()
+        number, present = _create(server, store.folder.resolve().name, classes), set()
     else:
         _check(server, project, classes)
-        number, there = project, _images(_tasks(server, project))
-    store.set(studio={"url": _plain(url), "project": number})  # before images are sent: that may fail half-way
-    new = [item for item in items if (item.image, item.hash) not in there]
+        number, present = project, _images(_tasks(server, project))
+    store.set(studio={"url": _normalize(url), "project": number})  # before sending images, which may fail halfway
+    new = [item for item in items if (item.image, item.hash) not in present]
     _send(server, number, new, classes)
     page = f"{url.rstrip('/')}/projects/{number}/data"
     return Pushed(number, page, len(new), len(items) - len(new), tuple(changed))
 
 
 def last_project(store: Store, url: str) -> int | None:
-    """The number of the project on that server that the workspace was last pushed to."""
+    """Returns the number of the project on this server that the workspace was last pushed to, if any."""
     known = store.settings().get("studio", {})
-    return known.get("project") if known.get("url") == _plain(url) else None
+    return known.get("project") if known.get("url") == _normalize(url) else None
 
 
 def pull(store: Store, url: str, token: str, project: int, who: str) -> Imported:
-    """Takes a project's annotations in; people go by their e-mail address there, `who` stands for the nameless."""
+    """Imports the annotations of a project.
+
+    Annotators are identified by their e-mail address; `who` is the annotator of annotations without one.
+    """
     server = Server(url, token)
     tasks = _tasks(server, project)
-    users = need_rows(call(server, "/api/users/"), "users")
+    users = require_objects(call(server, "/api/users/"), "users")
     people = {user["id"]: str(user["email"]) for user in users if isinstance(user.get("id"), int) and user.get("email")}
-    return take_in(store, "label-studio", find_answers(tasks, store.classes(), people), who)
+    return import_parsed_labels(store, "label-studio", find_answers(tasks, store.classes(), people), who)
 
 
 def _create(server: Server, name: str, classes: list[str]) -> int:
@@ -81,7 +90,7 @@ def _create(server: Server, name: str, classes: list[str]) -> int:
 
 
 def _check(server: Server, project: int, classes: list[str]) -> None:
-    """Complains where the project could not hold our answers."""
+    """Raises an error if the project cannot hold our answers."""
     known = call(server, f"/api/projects/{project}/")
     controls = known.get("parsed_label_config") if isinstance(known, dict) else None
     control = controls.get(CONTROL) if isinstance(controls, dict) else None
@@ -90,7 +99,7 @@ def _check(server: Server, project: int, classes: list[str]) -> None:
     if missing:
         raise ArgumentError(
             f"Project {project} has no choices named {CONTROL!r} with {list_some(missing)}. "
-            "Set it up with the labeling_config.xml of an export, or make another: push --new"
+            "Use the labeling_config.xml of an export as its labeling setup, or create another project: push --new"
         )
 
 
@@ -98,8 +107,8 @@ def _send(server: Server, project: int, items: list[Item], classes: list[str]) -
     sent = 0
     try:
         for batch in _batches(items):
-            addresses = _upload(server, project, batch)
-            tasks = [to_task(replace(item, url=addresses[item.image]), classes) for item, _, _ in batch]
+            urls = _upload(server, project, batch)
+            tasks = [to_task(replace(item, url=urls[item.image]), classes) for item, _, _ in batch]
             call(server, f"/api/projects/{project}/import", tasks)
             sent += len(batch)
     except RarefishError as error:
@@ -110,22 +119,22 @@ def _send(server: Server, project: int, items: list[Item], classes: list[str]) -
 
 def _tasks(server: Server, project: int) -> list[dict[str, Any]]:
     path = f"/api/projects/{project}/export?exportType=JSON&download_all_tasks=true"
-    return need_rows(call(server, path), "tasks")
+    return require_objects(call(server, path), "tasks")
 
 
 def _images(tasks: list[dict[str, Any]]) -> set[tuple[int, str]]:
     metas = [task.get("meta") for task in tasks]
-    known = [ours(meta.get("rarefish")) for meta in metas if isinstance(meta, dict)]
+    known = [read_own_fields(meta.get("rarefish")) for meta in metas if isinstance(meta, dict)]
     return {(one["image"], one["hash"]) for one in known if one}
 
 
 def _batches(items: list[Item]) -> Iterator[list[tuple[Item, str, bytes]]]:
-    """Some images at a time, each with a name and bytes that Label Studio takes."""
+    """Yields batches of images, each with a file name and bytes that Label Studio accepts."""
     batch: list[tuple[Item, str, bytes]] = []
     size = 0
     for item in items:
-        name, data = _shown(item)
-        if batch and (len(batch) == MOST_FILES or size + len(data) > MOST_BYTES):
+        name, data = _uploadable(item)
+        if batch and (len(batch) == MAX_FILES or size + len(data) > MAX_UPLOAD_BYTES):
             yield batch
             batch, size = [], 0
         batch.append((item, name, data))
@@ -134,39 +143,40 @@ def _batches(items: list[Item]) -> Iterator[list[tuple[Item, str, bytes]]]:
         yield batch
 
 
-def _shown(item: Item) -> tuple[str, bytes]:
-    name = to_file(item.image, item.path)
-    if PurePath(name).suffix in SHOWN:
-        return name, content(item)
+def _uploadable(item: Item) -> tuple[str, bytes]:
+    """Returns the image's file name and bytes, converted to PNG if browsers cannot show it."""
+    name = to_file_name(item.image, item.path)
+    if PurePath(name).suffix in BROWSER_SUFFIXES:
+        return name, read_image(item)
     as_png = BytesIO()
-    open_picture(BytesIO(content(item)), show(item.path)).save(as_png, "PNG")
+    open_picture(BytesIO(read_image(item)), show(item.path)).save(as_png, "PNG")
     return str(PurePath(name).with_suffix(".png")), as_png.getvalue()
 
 
 def _upload(server: Server, project: int, batch: list[tuple[Item, str, bytes]]) -> dict[int, str]:
-    """Image -> the address that the server gave it."""
+    """Uploads a batch and returns the URL that the server gave each image."""
     files = {f"file{item.image}": (name, data) for item, name, data in batch}
-    done = call(server, f"/api/projects/{project}/import?commit_to_project=false", files=files)
-    numbers = done.get("file_upload_ids") if isinstance(done, dict) else None
+    response = call(server, f"/api/projects/{project}/import?commit_to_project=false", files=files)
+    numbers = response.get("file_upload_ids") if isinstance(response, dict) else None
     if not isinstance(numbers, list) or len(numbers) != len(batch):
-        raise DataError(f"{server.url} took {len(batch)} images but does not say where they are. Push again.")
-    wanted = ",".join(str(need(number, int, "An upload's number")) for number in numbers)
-    listed = need_rows(call(server, f"/api/projects/{project}/file-uploads?ids=%5B{wanted}%5D"), "uploads")
-    places = {row.get("id"): need(row.get("file"), str, "An upload's file") for row in listed}
-    found: dict[int, str] = {}
+        raise DataError(f"{server.url} accepted {len(batch)} images but did not return their numbers. Push again.")
+    wanted = ",".join(str(require(number, int, "An upload's number")) for number in numbers)
+    listed = require_objects(call(server, f"/api/projects/{project}/file-uploads?ids=%5B{wanted}%5D"), "uploads")
+    stored_names = {row.get("id"): require(row.get("file"), str, "An upload's file") for row in listed}
+    urls: dict[int, str] = {}
     for (item, name, _), number in zip(batch, numbers, strict=True):
-        place = places.get(number, "")
-        if PurePath(name).stem not in place:
-            raise DataError(f"{server.url} mixed its uploads up: {name} lies at {place or 'no place'}. Push again.")
-        found[item.image] = f"/data/{place}"
-    return found
+        stored = stored_names.get(number, "")
+        if PurePath(name).stem not in stored:
+            raise DataError(f"{server.url} returned the file {stored!r} for the upload of {name}. Push again.")
+        urls[item.image] = f"/data/{stored}"
+    return urls
 
 
-def _plain(url: str) -> str:
-    """The same for all spellings of a server's address."""
+def _normalize(url: str) -> str:
+    """Returns the same text for all spellings of a server's URL."""
     parts = urlsplit(url)
     return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().rstrip("/")
 
 
 def _number(project: Any) -> int:
-    return need(need(project, dict, "The new project").get("id"), int, "The new project's number")
+    return require(require(project, dict, "The new project").get("id"), int, "The new project's number")

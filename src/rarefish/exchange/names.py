@@ -1,4 +1,4 @@
-"""Names that any tool can hold: for images in text, for files and folders, for what is no class."""
+"""Names that are valid in every tool: for images in text files, for files, for folders, for answers without a class."""
 
 import os
 import re
@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from rarefish.data.image_io import SUFFIXES
 
-LONGEST_FOLDER = 80
+MAX_FOLDER_BYTES = 80
 
 
-def to_name(path: bytes) -> str:
-    """The path as text; one that is not UTF-8, or cannot be printed, with its bytes escaped as in a URL."""
+def path_to_text(path: bytes) -> str:
+    """Returns the path as text. If it is not UTF-8 or not printable, its bytes are percent-encoded as in a URL."""
     try:
         text = path.decode()
     except UnicodeDecodeError:
@@ -19,25 +19,25 @@ def to_name(path: bytes) -> str:
     return text if text.isprintable() else quote(path, safe="/ ")
 
 
-def to_file(image: int, path: bytes) -> str:
-    """A file's name from the image's number: every file system and tool can hold it."""
+def to_file_name(image: int, path: bytes) -> str:
+    """Returns a file name made from the image's number, which is valid on every file system."""
     suffix = os.fsdecode(os.path.splitext(path)[1]).lower()
     return f"{image:08d}{suffix if suffix in SUFFIXES else '.png'}"
 
 
-def to_folders(classes: Sequence[str]) -> dict[str, str]:
-    """Class -> a folder's name, each its own; what a file system could take amiss is replaced."""
+def to_folder_names(classes: Sequence[str]) -> dict[str, str]:
+    """Returns a unique folder name per class. Characters that some file systems reject are replaced by underscores."""
     folders: dict[str, str] = {}
     for name in classes:
         plain = re.sub(r'[\\/:*?"<>|]', "_", name).strip(". ")
-        while len(plain.encode()) > LONGEST_FOLDER:
+        while len(plain.encode()) > MAX_FOLDER_BYTES:
             plain = plain[:-1]
-        folders[name] = spare(plain or "_", folders.values())
+        folders[name] = make_unique(plain or "_", folders.values())
     return folders
 
 
-def spare(name: str, taken: Iterable[str]) -> str:
-    """The name, with marks behind it until no other has it; case does not make names differ."""
+def make_unique(name: str, taken: Iterable[str]) -> str:
+    """Returns the name, with underscores appended until it differs from all of `taken`, ignoring case."""
     folded = {other.casefold() for other in taken}
     while name.casefold() in folded:
         name += "_"

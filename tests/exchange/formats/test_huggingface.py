@@ -18,7 +18,7 @@ from rarefish.errors import DataError
 from rarefish.exchange.import_labels import Imported, import_labels
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
-from tests.exchange.labeled import asked, rows
+from tests.exchange.labeled_workspaces import asked, rows
 from tests.workspaces import make_workspace
 
 HANG_S = 60
@@ -192,5 +192,5 @@ def test_a_class_number_without_a_name_is_refused(store: Store, number: int) -> 
     whole = json.loads((source / "dataset_info.json").read_text())
     whole["features"]["label"] = {"names": LABEL.names, "_type": "ClassLabel"}
     (source / "dataset_info.json").write_text(json.dumps(whole))
-    with pytest.raises(DataError, match=f"row 0 has the class {number}, but the data set names 3 classes"):
+    with pytest.raises(DataError, match=f"row 0 has the class {number}, but the data set has only 3"):
         import_labels(store, "huggingface", source, "me")

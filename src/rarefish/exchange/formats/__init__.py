@@ -1,1 +1,1 @@
-"""One file format per module."""
+"""Writers and readers, one file format per module."""

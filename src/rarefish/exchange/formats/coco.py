@@ -1,21 +1,22 @@
-"""COCO for classification: images, categories, and one annotation that spans the whole of each labeled image."""
+"""COCO for classification: images, categories, and per labeled image one annotation that covers all of it."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from rarefish.errors import DataError
-from rarefish.exchange.found import Found, need, need_rows, ours, read_json, to_path
 from rarefish.exchange.items import Item
-from rarefish.exchange.names import to_name
+from rarefish.exchange.names import path_to_text
+from rarefish.exchange.parsed_labels import ParsedLabel, read_json, read_own_fields, require, require_objects, to_path
 
-MARK = b'"description": "made by rarefish"'
+MARKER = b'"description": "made by rarefish"'
 
 
-def write_coco(items: list[Item], classes: list[str], place: Path) -> None:
+def write_coco(items: list[Item], classes: list[str], path: Path) -> None:
+    """Writes a COCO JSON file."""
     numbers = {name: number for number, name in enumerate(classes, start=1)}
     labeled = [(item, item.label) for item in items if item.label is not None]
-    whole = {
+    document = {
         "info": {"description": "made by rarefish", "version": "1.0"},
         "licenses": [],
         "categories": [{"id": number, "name": name, "supercategory": ""} for name, number in numbers.items()],
@@ -32,33 +33,36 @@ def write_coco(items: list[Item], classes: list[str], place: Path) -> None:
             for item, label in labeled
         ],
     }
-    place.write_text(json.dumps(whole, indent=1), encoding="utf-8")
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
-def read_coco(source: Path, classes: list[str]) -> Iterator[Found]:
-    whole = need(read_json(source), dict, str(source))
-    images = {need(row.get("id"), int, "An image's id"): row for row in need_rows(whole.get("images"), "images")}
-    names = {
-        need(row.get("id"), int, "A category's id"): need(row.get("name"), str, "A category's name")
-        for row in need_rows(whole.get("categories"), "categories")
+def read_coco(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
+    """Yields the category of every annotation of a COCO JSON file."""
+    document = require(read_json(source), dict, str(source))
+    images = {
+        require(row.get("id"), int, "An image's id"): row for row in require_objects(document.get("images"), "images")
     }
-    for row in need_rows(whole.get("annotations", []), "annotations"):
+    names = {
+        require(row.get("id"), int, "A category's id"): require(row.get("name"), str, "A category's name")
+        for row in require_objects(document.get("categories"), "categories")
+    }
+    for row in require_objects(document.get("annotations", []), "annotations"):
         image, category = row.get("image_id"), row.get("category_id")
         where = f"annotation {row.get('id')}"
         if not isinstance(image, int) or not isinstance(category, int) or image not in images or category not in names:
-            raise DataError(f"{where} names image {image!r} and category {category!r}, which the file does not have.")
-        known = ours(images[image].get("rarefish"))
-        file = need(images[image].get("file_name"), str, f"file_name of image {image}")
-        path = None if known else to_path(file)
-        yield Found(where, path=path, name=names[category], key=str(row.get("id", "")), **known)
+            raise DataError(f"{where} names image {image!r} and category {category!r}, which the file does not define.")
+        own_fields = read_own_fields(images[image].get("rarefish"))
+        file = require(images[image].get("file_name"), str, f"file_name of image {image}")
+        image_path = None if own_fields else to_path(file)
+        yield ParsedLabel(where, path=image_path, name=names[category], key=str(row.get("id", "")), **own_fields)
 
 
 def _image(item: Item) -> dict[str, object]:
-    name, chance = item.prediction
+    name, probability = item.prediction
     return {
         "id": item.image,
-        "file_name": to_name(item.path),
+        "file_name": path_to_text(item.path),
         "width": item.width,
         "height": item.height,
-        "rarefish": {**item.own_fields, "prediction": name, "chance": chance},
+        "rarefish": {**item.own_fields, "prediction": name, "chance": probability},
     }

@@ -1,4 +1,4 @@
-"""FiftyOne's own JSON of a data set, images beside it: fields round, similarity, center, prediction, ground_truth."""
+"""FiftyOneDataset: a folder of images with JSON that holds round, similarity, center, prediction and ground_truth."""
 
 import json
 import os
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from rarefish.exchange.formats.image_folder import hash_file
-from rarefish.exchange.found import Found, need, need_rows, ours, read_json, to_path
 from rarefish.exchange.items import Item
-from rarefish.exchange.names import to_file
-from rarefish.exchange.places import MARK, lay
+from rarefish.exchange.names import to_file_name
+from rarefish.exchange.output_files import MARKER_FILE, link_or_copy
+from rarefish.exchange.parsed_labels import ParsedLabel, read_json, read_own_fields, require, require_objects, to_path
 
 SAMPLES, METADATA = "samples.json", "metadata.json"
-KINDS = {
+FIELD_TYPES = {
     "rarefish_image": "IntField",
     "rarefish_hash": "StringField",
     "round": "IntField",
@@ -25,13 +25,13 @@ KINDS = {
 CLASSIFICATION = "fiftyone.core.fields.EmbeddedDocumentField(fiftyone.core.labels.Classification)"
 
 
-def write_samples(items: list[Item], classes: list[str], place: Path) -> None:
-    """A folder that `Dataset.from_dir(dataset_type=fo.types.FiftyOneDataset)` loads."""
-    data = place / "data"
+def write_samples(items: list[Item], classes: list[str], path: Path) -> None:
+    """Writes a folder that `Dataset.from_dir(dataset_type=fo.types.FiftyOneDataset)` loads."""
+    data = path / "data"
     data.mkdir(parents=True)
     for item in items:
-        lay(item, data / to_file(item.image, item.path))
-    fields = {name: f"fiftyone.core.fields.{kind}" for name, kind in KINDS.items()}
+        link_or_copy(item, data / to_file_name(item.image, item.path))
+    fields = {name: f"fiftyone.core.fields.{field_type}" for name, field_type in FIELD_TYPES.items()}
     metadata = {
         "name": "rarefish",
         "media_type": "image",
@@ -39,29 +39,29 @@ def write_samples(items: list[Item], classes: list[str], place: Path) -> None:
         "info": {"classes": classes, "made_by": "rarefish"},
         "default_classes": classes,
     }
-    (place / METADATA).write_text(json.dumps(metadata, indent=1), encoding="utf-8")
-    (place / SAMPLES).write_text(json.dumps({"samples": [_sample(item) for item in items]}, indent=1), encoding="utf-8")
-    (place / MARK).write_text(json.dumps({"classes": classes}), encoding="utf-8")
+    (path / METADATA).write_text(json.dumps(metadata, indent=1), encoding="utf-8")
+    (path / SAMPLES).write_text(json.dumps({"samples": [_sample(item) for item in items]}, indent=1), encoding="utf-8")
+    (path / MARKER_FILE).write_text(json.dumps({"classes": classes}), encoding="utf-8")
 
 
-def read_samples(source: Path, classes: list[str]) -> Iterator[Found]:
-    """The ground truth of each sample. One that lost our fields is known again by the content of its file."""
+def read_samples(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
+    """Yields the ground truth of each sample. A sample without our fields is identified by the content of its file."""
     file = source / SAMPLES if source.is_dir() else source
-    whole = need(read_json(file), dict, str(file))
-    for number, row in enumerate(need_rows(whole.get("samples"), "samples"), start=1):
+    document = require(read_json(file), dict, str(file))
+    for number, row in enumerate(require_objects(document.get("samples"), "samples"), start=1):
         truth = row.get("ground_truth")
         if truth is None:
             continue
         where = f"sample {number}"
-        name = need(need(truth, dict, f"ground_truth of {where}").get("label"), str, f"The label of {where}")
-        known = ours({"image": row.get("rarefish_image"), "hash": row.get("rarefish_hash")})
-        yield Found(where, name=name, **(known or _by_content(row, file.parent, where)))
+        name = require(require(truth, dict, f"ground_truth of {where}").get("label"), str, f"The label of {where}")
+        own_fields = read_own_fields({"image": row.get("rarefish_image"), "hash": row.get("rarefish_hash")})
+        yield ParsedLabel(where, name=name, **(own_fields or _by_content(row, file.parent, where)))
 
 
 def _sample(item: Item) -> dict[str, Any]:
-    name, chance = item.prediction
+    name, probability = item.prediction
     return {
-        "filepath": f"data/{to_file(item.image, item.path)}",
+        "filepath": f"data/{to_file_name(item.image, item.path)}",
         "tags": [f"round {item.round}"],
         "metadata": None,
         "rarefish_image": item.image,
@@ -71,7 +71,7 @@ def _sample(item: Item) -> dict[str, Any]:
         "similarity": item.similarity,
         "center": item.center,
         "center_class": item.center_class,
-        "prediction": None if name is None else _classification(name, chance),
+        "prediction": None if name is None else _classification(name, probability),
         "ground_truth": None if item.label is None else _classification(item.label, None),
     }
 
@@ -81,6 +81,6 @@ def _classification(label: str, confidence: float | None) -> dict[str, Any]:
 
 
 def _by_content(row: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
-    path = to_path(need(row.get("filepath"), str, f"filepath of {where}"))
-    full = os.path.join(os.fsencode(folder), path)  # an absolute path stays as it is
+    path = to_path(require(row.get("filepath"), str, f"filepath of {where}"))
+    full = os.path.join(os.fsencode(folder), path)  # an absolute path is kept
     return {"hash": hash_file(full)} if os.path.isfile(full) else {"path": path}

@@ -1,4 +1,4 @@
-"""A folder with one folder a class, as torchvision's ImageFolder reads it. Images are known again by their content."""
+"""One folder per class, as torchvision's ImageFolder reads it. Imported images are identified by their content."""
 
 import json
 import os
@@ -7,48 +7,49 @@ from pathlib import Path
 
 from rarefish.data.file_listing import walk
 from rarefish.errors import DataError
-from rarefish.exchange.found import Found, need, read_json
 from rarefish.exchange.items import Item
-from rarefish.exchange.names import spare, to_file, to_folders
-from rarefish.exchange.places import MARK, lay
+from rarefish.exchange.names import make_unique, to_file_name, to_folder_names
+from rarefish.exchange.output_files import MARKER_FILE, link_or_copy
+from rarefish.exchange.parsed_labels import ParsedLabel, read_json, require
 from rarefish.workspace.indexing import fingerprint, show
 
 
-def write_folders(items: list[Item], classes: list[str], place: Path) -> None:
-    """Images without a class go into a folder beside the others; sort them from there, then import."""
-    folders = to_folders(classes)
-    rest = spare("unlabeled", folders.values())
-    place.mkdir()
+def write_folders(items: list[Item], classes: list[str], path: Path) -> None:
+    """Writes one folder per class. Images without a class get a folder of their own, from which to sort them."""
+    folders = to_folder_names(classes)
+    unlabeled = make_unique("unlabeled", folders.values())
+    path.mkdir()
     for folder in folders.values():
-        (place / folder).mkdir()
+        (path / folder).mkdir()
     for item in items:
-        folder = place / (rest if item.label is None else folders[item.label])
+        folder = path / (unlabeled if item.label is None else folders[item.label])
         folder.mkdir(exist_ok=True)
-        lay(item, folder / to_file(item.image, item.path))
-    known = {"folders": {folder: name for name, folder in folders.items()}, "unlabeled": rest}
-    (place / MARK).write_text(json.dumps(known, indent=1), encoding="utf-8")
+        link_or_copy(item, folder / to_file_name(item.image, item.path))
+    description = {"folders": {folder: name for name, folder in folders.items()}, "unlabeled": unlabeled}
+    (path / MARKER_FILE).write_text(json.dumps(description, indent=1), encoding="utf-8")
 
 
-def read_folders(source: Path, classes: list[str]) -> Iterator[Found]:
+def read_folders(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
+    """Yields one label per image: the name of its folder."""
     if not source.is_dir():
-        raise DataError(f"{source} is no folder. An imagefolder has one folder a class.")
-    known = need(read_json(source / MARK), dict, MARK) if (source / MARK).exists() else {}
-    folders = need(known.get("folders", {}), dict, f"folders in {MARK}")
+        raise DataError(f"{source} is not a folder. The format imagefolder has one folder per class.")
+    description = require(read_json(source / MARKER_FILE), dict, MARKER_FILE) if (source / MARKER_FILE).exists() else {}
+    folders = require(description.get("folders", {}), dict, f"folders in {MARKER_FILE}")
     paths = [path for path in walk(source) if b"/" in path]
     if not paths:
-        raise DataError(f"{source} has no folders with images inside, one a class.")
+        raise DataError(f"{source} contains no images in folders, one folder per class.")
     for path in paths:
         folder = os.fsdecode(path.split(b"/")[0])
-        if folder == known.get("unlabeled"):
+        if folder == description.get("unlabeled"):
             continue
-        name = need(folders.get(folder, folder), str, f"Folder {folder!r} in {MARK}")
+        name = require(folders.get(folder, folder), str, f"Folder {folder!r} in {MARKER_FILE}")
         full = os.path.join(os.fsencode(source), path)
         if os.path.isfile(full):
-            yield Found(show(path), hash=hash_file(full), name=name)
+            yield ParsedLabel(show(path), hash=hash_file(full), name=name)
 
 
 def hash_file(path: bytes) -> str:
-    """As the store has it of the same file."""
+    """Returns the content hash of a file, as the store computes it."""
     try:
         with open(path, "rb") as file:
             return fingerprint(file.read())

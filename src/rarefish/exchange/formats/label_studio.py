@@ -1,4 +1,4 @@
-"""Label Studio's tasks and its labeling configuration; annotations read back, each with who made it."""
+"""Label Studio: writes tasks and a labeling configuration, reads annotations with their annotators."""
 
 import json
 from collections.abc import Iterator
@@ -7,30 +7,40 @@ from typing import Any
 from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from rarefish.exchange.found import Found, need, need_rows, ours, read_json, to_path, to_time
-from rarefish.exchange.items import Item, Said
-from rarefish.exchange.names import spare
-from rarefish.exchange.places import MARK
+from rarefish.exchange.items import Answer, Item
+from rarefish.exchange.names import make_unique
+from rarefish.exchange.output_files import MARKER_FILE
+from rarefish.exchange.parsed_labels import (
+    ParsedLabel,
+    read_json,
+    read_own_fields,
+    require,
+    require_objects,
+    to_path,
+    to_time,
+)
 
 CONTROL, OBJECT = "class", "image"
-"""How the configuration names its choices and its picture."""
+"""Names of the choices and of the image in the labeling configuration."""
 TASKS, CONFIG = "tasks.json", "labeling_config.xml"
 
 
-def write_tasks(items: list[Item], classes: list[str], place: Path) -> None:
-    """A folder with tasks.json to import and labeling_config.xml to set up the project with."""
-    place.mkdir()
+def write_tasks(items: list[Item], classes: list[str], path: Path) -> None:
+    """Writes a folder with tasks.json, to be imported, and labeling_config.xml, for the project's settings."""
+    path.mkdir()
     tasks = [to_task(item, classes) for item in items]
-    (place / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
-    (place / CONFIG).write_text(to_config(classes), encoding="utf-8")
-    (place / MARK).write_text(json.dumps({"classes": classes}), encoding="utf-8")
+    (path / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
+    (path / CONFIG).write_text(to_config(classes), encoding="utf-8")
+    (path / MARKER_FILE).write_text(json.dumps({"classes": classes}), encoding="utf-8")
 
 
-def read_tasks(source: Path, classes: list[str]) -> Iterator[Found]:
+def read_tasks(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
+    """Yields the annotations of a JSON export of Label Studio, or of a folder that `write_tasks` made."""
     return find_answers(read_json(source / TASKS if source.is_dir() else source), classes, {})
 
 
 def to_config(classes: list[str]) -> str:
+    """Returns the XML labeling configuration: one choice per class, and those of `other_choices`."""
     choices = [*classes, *other_choices(classes)]
     return "\n".join(
         [
@@ -45,70 +55,81 @@ def to_config(classes: list[str]) -> str:
 
 
 def other_choices(classes: list[str]) -> dict[str, str]:
-    """What a person may choose beside the classes -> the answer it is."""
-    none = spare("(none of these)", classes)
-    return {none: "none", spare("(unsure)", [*classes, none]): "unsure"}
+    """Returns the choices besides the classes, and the answer that each stands for."""
+    none = make_unique("(none of these)", classes)
+    return {none: "none", make_unique("(unsure)", [*classes, none]): "unsure"}
 
 
 def to_task(item: Item, classes: list[str]) -> dict[str, Any]:
-    """The picture, what we know of it, the likeliest class as a prediction, and answers that were given."""
-    name, chance = item.prediction
+    """Returns a task: image URL, our own fields, the most probable class as a prediction, and the answers given."""
+    name, probability = item.prediction
     task: dict[str, Any] = {
         "data": {"image": item.url},
         "meta": {"rarefish": item.own_fields},
     }
     if name is not None:
-        scored = {} if chance is None else {"score": chance}
-        task["predictions"] = [{"model_version": f"rarefish round {item.round}", "result": [_choice(name)], **scored}]
-    answers = [_annotation(said, classes) for said in item.said if said.answer != "skip"]
+        score = {} if probability is None else {"score": probability}
+        task["predictions"] = [{"model_version": f"rarefish round {item.round}", "result": [_choice(name)], **score}]
+    answers = [_annotation(answer, classes) for answer in item.answers if answer.answer != "skip"]
     return task | ({"annotations": answers} if answers else {})
 
 
-def find_answers(tasks: Any, classes: list[str], people: dict[int, str]) -> Iterator[Found]:
-    """Every annotation with a choice, or skipped. `people` tells the names of users that go by a number."""
+def find_answers(tasks: Any, classes: list[str], people: dict[int, str]) -> Iterator[ParsedLabel]:
+    """Yields every annotation that has a choice or was skipped.
+
+    Args:
+        tasks: The parsed JSON of Label Studio.
+        classes: Class names of the workspace.
+        people: Names of annotators, by their user number.
+    """
     others = other_choices(classes)
-    for task in need_rows(tasks, "tasks"):
+    for task in require_objects(tasks, "tasks"):
         meta = task.get("meta")
-        known = ours(meta.get("rarefish") if isinstance(meta, dict) else None)
-        path = None if known else _path(need(task.get("data"), dict, "data of a task").get("image"))
-        for row in need_rows(task.get("annotations", []), "annotations"):
+        own_fields = read_own_fields(meta.get("rarefish") if isinstance(meta, dict) else None)
+        path = None if own_fields else _path(require(task.get("data"), dict, "data of a task").get("image"))
+        for row in require_objects(task.get("annotations", []), "annotations"):
             where = f"annotation {row.get('id', 'without an id')} of task {row.get('task', task.get('id', ''))}"
-            told = _answer(row, others, where)
-            if told:
+            fields = _answer(row, others, where)
+            if fields:
                 made_at = str(row.get("updated_at") or row.get("created_at") or "")
                 who = _who(row.get("completed_by"), people)
-                told = {"who": who, **told, "made_at": to_time(told.get("made_at", made_at), where)}
-                yield Found(where, path=path, key=str(row.get("id", "")), **known, **told)
+                fields = {"who": who, **fields, "made_at": to_time(fields.get("made_at", made_at), where)}
+                yield ParsedLabel(where, path=path, key=str(row.get("id", "")), **own_fields, **fields)
 
 
 def _choice(name: str) -> dict[str, Any]:
     return {"from_name": CONTROL, "to_name": OBJECT, "type": "choices", "value": {"choices": [name]}}
 
 
-def _annotation(said: Said, classes: list[str]) -> dict[str, Any]:
-    """Who it was goes along: Label Studio itself takes whoever imports the file for the author."""
-    chosen = said.name or next(name for name, answer in other_choices(classes).items() if answer == said.answer)
-    note = {"rarefish": {"who": said.who, "choice": chosen, "made_at": said.made_at}}
-    return {"ground_truth": False, "created_at": said.made_at, "result": [{**_choice(chosen), "meta": note}]}
+def _annotation(answer: Answer, classes: list[str]) -> dict[str, Any]:
+    """Returns an annotation that notes its annotator: Label Studio attributes it to whoever imports the file."""
+    others = {kind: choice for choice, kind in other_choices(classes).items()}
+    chosen = answer.name or others[answer.answer]
+    note = {"rarefish": {"who": answer.who, "choice": chosen, "made_at": answer.made_at}}
+    return {"ground_truth": False, "created_at": answer.made_at, "result": [{**_choice(chosen), "meta": note}]}
 
 
 def _answer(row: dict[str, Any], others: dict[str, str], where: str) -> dict[str, Any]:
-    """Answer and class; who and when too, where it is one of ours that nobody has changed since. Else nothing."""
+    """Returns the answer and class of an annotation; empty if it has neither.
+
+    An annotation that we exported and nobody has changed since also gives its annotator and time.
+    """
     if row.get("was_cancelled"):
         return {"answer": "skip"}
-    for result in need_rows(row.get("result", []), f"the result of {where}"):
+    for result in require_objects(row.get("result", []), f"the result of {where}"):
         value = result.get("value")
         if result.get("type") != "choices" or not isinstance(value, dict):
             continue
-        chosen = need(value.get("choices"), list, f"choices of {where}")
+        chosen = require(value.get("choices"), list, f"choices of {where}")
         if len(chosen) == 1:
-            name = need(chosen[0], str, f"The choice of {where}")
-            told = {"answer": others[name]} if name in others else {"answer": "class", "name": name}
-            return told | _note(result.get("meta"), name)
+            name = require(chosen[0], str, f"The choice of {where}")
+            fields = {"answer": others[name]} if name in others else {"answer": "class", "name": name}
+            return fields | _note(result.get("meta"), name)
     return {}
 
 
 def _note(meta: Any, chosen: str) -> dict[str, str]:
+    """Returns the annotator and time that `_annotation` noted; empty if the choice was changed since."""
     note = meta.get("rarefish") if isinstance(meta, dict) else None
     if not isinstance(note, dict) or note.get("choice") != chosen:
         return {}
@@ -116,6 +137,7 @@ def _note(meta: Any, chosen: str) -> dict[str, str]:
 
 
 def _who(by: Any, people: dict[int, str]) -> str:
+    """Returns the name of the user in the field completed_by; empty if there is none."""
     if isinstance(by, dict):
         by = by.get("email") or by.get("username") or by.get("id")
     if isinstance(by, int):
@@ -124,7 +146,7 @@ def _who(by: Any, people: dict[int, str]) -> str:
 
 
 def _path(url: Any) -> bytes | None:
-    """The file that an address of local files means."""
+    """Returns the path in a URL of local files."""
     if not isinstance(url, str):
         return None
     try:

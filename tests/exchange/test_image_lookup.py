@@ -11,7 +11,7 @@ from rarefish.exchange.import_labels import Imported, import_labels
 from rarefish.workspace.answers import settled
 from rarefish.workspace.indexing import index
 from rarefish.workspace.store import Store
-from tests.exchange.labeled import asked
+from tests.exchange.labeled_workspaces import asked
 from tests.workspaces import make_workspace
 
 
@@ -35,7 +35,7 @@ def test_numbers_of_her_own_are_not_ours(store: Store) -> None:
 
 
 def test_an_id_alone_names_no_image(store: Store) -> None:
-    with pytest.raises(DataError, match="has the columns id, class; it needs one of image, path or hash"):
+    with pytest.raises(DataError, match="has the columns id, class; it needs image, path or hash"):
         take_csv(store, f"id,label\n{asked(store)[0]},cat\n")
     assert take_csv(store, f"image,label\n{asked(store)[0]},cat\n").count == 1
 
@@ -53,12 +53,12 @@ def test_number_path_and_hash_name_the_same_image(store: Store) -> None:
         f"{second},image 00001.png,{hashes[second]},dog",
     ]
     done = take_csv(store, "\n".join(["image,path,hash,class", *lines]))
-    two = "image 00001.png are two images of this workspace. Keep the one that is meant."
+    two = "image 00001.png are two images of this workspace. Keep only the right one."
     assert done.unknown == (
         f"line 2: image {first} and {two}",
         f"line 3: the hash {hashes[first]} and {two}",
         f"line 4: image {first} and {two}",
-        f"line 5: image {first} of this workspace has another content. The file belongs to another workspace.",
+        f"line 5: image {first} of this workspace has other content. The file belongs to another workspace.",
         "line 6: the pool has no image nowhere.png.",
     )
     assert done.count == 1 and settled(store) == {second: 1}
