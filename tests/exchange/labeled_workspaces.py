@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.workspace.answers import answer
-from rarefish.workspace.store import Store
-from tests.workspaces import make_workspace
+from rarefish.workspace.indexing import index
+from rarefish.workspace.store import Store, create_store
+from tests.workspaces import draw, make_workspace
 
 
 def make_labeled(folder: Path, picks: int = 8) -> Store:
@@ -37,3 +39,23 @@ def answers(store: Store) -> set[tuple[object, ...]]:
     with store.reading() as connection:
         found = connection.execute("SELECT image, who, answer, class FROM standing WHERE answer <> 'skip'")
         return {tuple(row) for row in found}
+
+
+def make_picked(folder: Path, name: str, classes: list[str]) -> Store:
+    """A workspace FOLDER/NAME over the images of FOLDER/pool, all of them selected, with these classes."""
+    store = create_store(folder / name, classes)
+    index(store, "pool", *list_pool(folder / "pool"), jobs=1, shown=False)
+    draw(folder / "trusted.png", 0, 77)
+    (folder / "validation.csv").write_text(f"path,label\ntrusted.png,{_quote(classes[0])}\n", encoding="utf-8")
+    index(store, "validation", *list_trusted(folder / "validation.csv"), jobs=1, shown=False)
+    with store.writing() as connection:
+        connection.execute("INSERT INTO round VALUES (1, '', '{}')")
+        connection.execute(
+            "INSERT INTO pick SELECT id, 1, id, NULL, NULL, 1.0, 0, '[[0, 0.5]]', 1 FROM image "
+            "WHERE part = 'pool' AND state = 'ready'"
+        )
+    return store
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'

@@ -69,3 +69,14 @@ def test_the_path_of_a_copy_is_the_same_image(store: Store) -> None:
     shutil.copy(pool / "image 00000.png", pool / "copy.png")
     index(store, "pool", *list_pool(pool), jobs=1, shown=False)
     assert take_csv(store, f"image,path,class\n{asked(store)[0]},copy.png,cat\n").count == 1
+
+
+def test_an_image_is_known_by_number_path_or_hash(store: Store) -> None:
+    images = asked(store)
+    with store.reading() as connection:
+        hashes = dict(connection.execute("SELECT id, hash FROM image").fetchall())
+    root = store.settings()["pool_root"]
+    text = f"image,path,hash,label\n{images[0]},,,cat\n,image 00001.png,,dog\n,,{hashes[images[2]]},owl\n"
+    text += f",{root}/image 00003.png,,cat\n,./x/../image 00004.png,,dog\n"
+    assert take_csv(store, text).count == 5
+    assert settled(store) == dict(zip(images, [0, 1, 2, 0, 1], strict=False))

@@ -1,6 +1,6 @@
+"""Pushing picks to a Label Studio server and pulling annotations."""
+
 import os
-import socket
-from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -10,20 +10,13 @@ from PIL import Image
 from rarefish.data.file_listing import list_pool
 from rarefish.errors import ArgumentError, DataError
 from rarefish.exchange import label_studio_sync as module
-from rarefish.exchange.label_studio_api import Server, call
 from rarefish.exchange.label_studio_sync import last_project, pull, push
 from rarefish.workspace.answers import answer
 from rarefish.workspace.indexing import index
 from rarefish.workspace.store import Store
-from tests.exchange.fake_label_studio import LEGACY, PERSONAL, Studio, running
+from tests.exchange.fake_label_studio import LEGACY, PERSONAL, Studio
 from tests.exchange.labeled_workspaces import answers, asked, rows
 from tests.workspaces import add_round, draw, make_workspace
-
-
-@pytest.fixture
-def studio() -> Iterator[Studio]:
-    with running() as made:
-        yield made
 
 
 @pytest.fixture
@@ -90,13 +83,6 @@ def test_a_file_that_changed_is_not_sent(studio: Studio, store: Store) -> None:
     assert asked(store)[2] not in [task["meta"]["rarefish"]["image"] for task in studio.tasks]
 
 
-def test_an_access_token_that_ran_out_is_renewed(studio: Studio) -> None:
-    server = Server(studio.url, PERSONAL)
-    assert call(server, "/api/users/")
-    studio.access.append("another")
-    assert call(server, "/api/users/") and len(studio.access) == 3
-
-
 def test_what_a_browser_cannot_show_is_sent_as_png(studio: Studio, tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=1, trusted=1)
     Image.new("RGB", (5, 4), "red").save(os.path.join(os.fsencode(tmp_path / "pool"), b"\xff\n.tiff"), "TIFF")
@@ -119,37 +105,3 @@ def test_nothing_to_ask_is_said(studio: Studio, store: Store) -> None:
         answer(store, image, "ann", "class", 1, str(image))
     with pytest.raises(DataError, match="is answered"):
         push(store, studio.url, LEGACY)
-
-
-def test_mistakes_are_told_apart(studio: Studio, store: Store) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
-    cases = [
-        (studio.url, "wrong", "rejects the legacy token .401, Invalid token"),
-        (studio.url, "a.b.c", "rejects the personal token .401, Token is invalid"),
-        (studio.url + "/nowhere/users", LEGACY, "does not exist .404"),
-        (studio.url + "/moved", LEGACY, "redirects to http://example.org/"),
-        (nobody, LEGACY, "cannot be reached"),
-        ("localhost:8080", LEGACY, "not the URL of a server"),
-        ("file:///etc/passwd", LEGACY, "not the URL of a server"),
-        (studio.url, "", "token is empty"),
-        (studio.url, "a\r\nX: y", "token is empty or not printable"),
-    ]
-    for url, token, said in cases:
-        with pytest.raises(ArgumentError, match=said):
-            call(Server(url, token), "/api/nowhere/" if "nowhere" in url else "/api/users/")
-    assert rows(store) == []
-
-
-def test_a_server_that_hangs_is_given_up(store: Store) -> None:
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))
-        deaf.listen()
-        server = Server(f"http://127.0.0.1:{deaf.getsockname()[1]}", LEGACY, timeout_s=0.2)
-        with pytest.raises(ArgumentError, match="did not respond within 0.2 s|cannot be reached: timed out"):
-            call(server, "/api/users/")
-
-
-def test_a_token_is_never_shown() -> None:
-    assert LEGACY not in repr(Server("http://localhost:1", LEGACY))

@@ -12,14 +12,15 @@ from typing import Any
 import datasets
 import pyarrow
 import pytest
-from PIL import EpsImagePlugin
+from PIL import EpsImagePlugin, Image
 
 from rarefish.errors import DataError
+from rarefish.exchange.export import export
 from rarefish.exchange.import_labels import Imported, import_labels
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
-from tests.exchange.labeled_workspaces import asked, rows
-from tests.workspaces import make_workspace
+from tests.exchange.labeled_workspaces import asked, make_labeled, rows
+from tests.workspaces import CLASSES, make_workspace
 
 HANG_S = 60
 """Long enough for a busy machine; a test that hangs fails after it."""
@@ -194,3 +195,34 @@ def test_a_class_number_without_a_name_is_refused(store: Store, number: int) -> 
     (source / "dataset_info.json").write_text(json.dumps(whole))
     with pytest.raises(DataError, match=f"row 0 has the class {number}, but the data set has only 3"):
         import_labels(store, "huggingface", source, "me")
+
+
+def test_huggingface_loads_it(exported: tuple[Store, dict[str, Path]]) -> None:
+    store, places = exported
+    table: Any = datasets.load_from_disk(str(places["huggingface"]))
+    assert table.features["label"].names == list(CLASSES) and len(table) == len(asked(store))
+    row = table[0]
+    assert isinstance(row["image"], Image.Image) and row["image"].size == (24, 24)
+    assert (row["label"], row["round"], row["similarity"], row["center"]) == (0, 1, 100.0, 1)
+    labels = {row["rarefish_image"]: row["label"] for row in table if row["label"] >= 0}
+    assert labels == settled(store)
+
+
+def test_huggingface_without_our_columns_goes_by_content(tmp_path: Path) -> None:
+    labeled, twin = make_labeled(tmp_path / "a"), make_workspace(tmp_path / "b", pool=12, trusted=2, picks=8)
+    table: Any = datasets.load_from_disk(str(export(labeled, "labels", "huggingface", tmp_path / "made")))
+    bare = table.remove_columns(["rarefish_image", "rarefish_hash"])
+    datasets.DatasetDict({"train": bare}).save_to_disk(str(tmp_path / "bare"))
+    assert not import_labels(twin, "huggingface", tmp_path / "bare", "me").unknown
+    assert settled(twin) == settled(labeled)
+
+
+def test_a_damaged_data_set_changes_nothing(tmp_path: Path) -> None:
+    store = make_labeled(tmp_path / "a")
+    made = export(store, "labels", "huggingface", tmp_path / "made")
+    before = rows(store)
+    arrow = next(made.glob("*.arrow"))
+    arrow.write_bytes(arrow.read_bytes()[:-500])
+    with pytest.raises(DataError, match="not a saved data set"):
+        import_labels(store, "huggingface", made, "me")
+    assert rows(store) == before
