@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from rarefish.labeling.security import HEADERS, MOST_BODY_BYTES, is_known, name_of
+from rarefish.labeling.security import HEADERS, MOST_BODY_BYTES, host_name, is_known
 from rarefish.labeling.server import known_hosts
 from rarefish.workspace.answers import votes
 from rarefish.workspace.store import Store
@@ -42,7 +42,7 @@ def test_other_hosts_are_refused(client: Client, host: str) -> None:
 
 
 def test_hosts() -> None:
-    assert [name_of(host) for host in ("A.b:80", "[::1]:80", "[::1]", "c")] == ["a.b", "[::1]", "[::1]", "c"]
+    assert [host_name(host) for host in ("A.b:80", "[::1]:80", "[::1]", "c")] == ["a.b", "[::1]", "[::1]", "c"]
     everywhere = frozenset({"0.0.0.0"})
     assert is_known("10.1.2.3", everywhere) and is_known("[fe80::1]", everywhere)
     assert not is_known("evil.example", everywhere)

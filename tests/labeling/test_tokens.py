@@ -78,7 +78,7 @@ def test_a_personal_link_proves_who_answers(tmp_path: Path) -> None:
         for path, body in (("/api/answer", given), ("/api/next", {"who": "ann"}), ("/api/undo", given)):
             reply = bob.post(path, body)
             assert reply.status == 403
-            assert reply.json()["error"] == "This link belongs to bob: nobody can label as ann with it."
+            assert reply.json()["error"] == "This link belongs to bob and cannot be used to label as ann."
         assert votes(store) == {} and ann.post("/api/answer", given).status == 200
         session = enter(server, bob.token)
         headers = {"Authorization": "", "Cookie": session, "Content-Type": "application/json"}

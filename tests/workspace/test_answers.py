@@ -84,8 +84,8 @@ def test_answers_that_make_no_sense_change_nothing(tmp_path: Path) -> None:
     for bad, word in (
         ((image + 1, "ann", "class", 1), "No round has picked image"),
         ((image, "ann", "class", 7), "no class 7"),
-        ((image, "ann", "class", None), "A class goes with"),
-        ((image, "ann", "skip", 1), "A class goes with"),
+        ((image, "ann", "class", None), "A class number must be given with"),
+        ((image, "ann", "skip", 1), "A class number must be given with"),
         ((image, "ann", "undo", None), "one of class, none, unsure, skip"),
     ):
         with pytest.raises(LabelError, match=word):
@@ -172,6 +172,6 @@ def test_a_skip_does_not_take_an_answer_back(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=1, picks=1)
     image = take(store, "ann")[0].image
     answer(store, image, "ann", "class", 0, "t")
-    with pytest.raises(LabelError, match="a skip would take that back"):
+    with pytest.raises(LabelError, match="a skip would discard that"):
         answer(store, image, "ann", "skip", None, "s")
     assert settled(store) == {image: 0}

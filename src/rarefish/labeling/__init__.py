@@ -1,1 +1,1 @@
-"""A server and pages for labeling in the browser: one person or several, on this machine or beside it. No torch."""
+"""The labeling server and its pages: label in the browser, alone or with several people. It never imports torch."""

@@ -1,4 +1,4 @@
-"""The API: what the pages ask for, and what they get. Reading, writing and drawing each wait in a line of their own."""
+"""The labeling API: its routes and their replies. Reads, writes and image encoding run in separate worker queues."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,58 +28,60 @@ PROGRESS_LASTS_S = 1.0
 SUMMARY_LASTS_S = 5.0
 MERGE_EVERY_S = 5.0
 MOST_SPLIT = 200
-"""Disagreements that one answer lists."""
+"""Disagreements listed in one reply."""
 
 
 def bare_summary(store: Store) -> dict[str, Any]:
-    """What a dashboard can show of a workspace without models."""
+    """A summary without models, for a dashboard: classes and progress."""
     return {"classes": store.classes(), "progress": asdict(answers.progress(store))}
 
 
 class LabelingApi:
-    """A store, the lines before it, and what is remembered for a moment."""
+    """A workspace's store with its worker queues and cached values."""
 
     def __init__(self, store: Store, identity: str, summary: Callable[[Store], dict[str, Any]]) -> None:
         self.store, self.identity = store, identity
-        self.reading, self.writing, self.drawing = (
+        self.reading, self.writing, self.encoding = (
             WorkerQueue("reads", 2),
             WorkerQueue("writes", 1),
-            WorkerQueue("draws", 2),
+            WorkerQueue("encodes", 2),
         )
         self.progress = cached(lambda: answers.progress(store), PROGRESS_LASTS_S)
         self.summary = cached(lambda: summary(store), SUMMARY_LASTS_S)
 
     async def keep_merging(self) -> None:
-        """Labels that were acknowledged stand in rarefish.db itself soon after, not in its -wal alone."""
+        """Merges acknowledged labels from the write-ahead log into rarefish.db every few seconds."""
         while True:
             await asyncio.sleep(MERGE_EVERY_S)
-            with suppress(WorkspaceError, HTTPException):  # what is not merged now is merged next time
+            with suppress(WorkspaceError, HTTPException):  # merged next time
                 await self.writing.run(self.store.checkpoint)
 
     def close(self) -> None:
-        for line in (self.reading, self.writing, self.drawing):
-            line.close()
+        """Waits for running work and ends the queues."""
+        for queue in (self.reading, self.writing, self.encoding):
+            queue.close()
 
     def reply(self, **found: Any) -> Response:
-        """A reply that names the workspace: the page takes no other for an answer."""
+        """A JSON reply with the workspace's identity, without which the page does not accept it."""
         return JSONResponse({"workspace": self.identity, **found})
 
     async def body(self, request: Request) -> dict[str, Any]:
-        """A request's body, if it is meant for this workspace."""
+        """The body of a request; status 409 if it is meant for another workspace."""
         body = await request_fields.read_body(request)
         if body.get("workspace", self.identity) != self.identity:
-            raise HTTPException(409, "This page belongs to another workspace. Load it again.")
+            raise HTTPException(409, "This page belongs to another workspace. Reload it.")
         return body
 
     def person(self, request: Request, body: dict[str, Any]) -> str:
-        """Who labels: whom the link belongs to; with a shared link, whoever the page says it is."""
+        """Who labels: the owner of the link or, with a shared link, the name that the page sends."""
         who, proven = request_fields.person(request_fields.text(body, "who")), request.state.person
         if proven and who != proven:
-            raise HTTPException(403, f"This link belongs to {proven}: nobody can label as {who[:64]} with it.")
+            raise HTTPException(403, f"This link belongs to {proven} and cannot be used to label as {who[:64]}.")
         return who
 
 
 def make_routes(api: LabelingApi) -> list[Route]:
+    """The routes of pages, static files, API and images."""
     reads = {"work": work, "progress": progress, "disagreements": disagreements, "summary": summary}
     writes = {"next": take, "answer": answer, "undo": undo}
     return [
@@ -92,12 +94,13 @@ def make_routes(api: LabelingApi) -> list[Route]:
 
 
 def static_names() -> list[str]:
+    """The names of all scripts, style sheets and icons."""
     found = (file.name for file in files("rarefish.labeling").iterdir())
     return sorted(name for name in found if name.rpartition(".")[2] in ("js", "css", "svg"))
 
 
 async def work(api: LabelingApi, request: Request) -> Response:
-    """All that a page needs once."""
+    """What a page needs when it loads: classes, person, settings and progress."""
     who = request.state.person or request_fields.person(request.query_params.get("who", ""))
     settings = await api.reading.run(api.store.settings)
     return api.reply(
@@ -110,6 +113,7 @@ async def work(api: LabelingApi, request: Request) -> Response:
 
 
 async def progress(api: LabelingApi, request: Request) -> Response:
+    """How many images are answered and still open."""
     return api.reply(**await _progress(api, request_fields.person(request.query_params.get("who", ""))))
 
 
@@ -119,7 +123,7 @@ async def _progress(api: LabelingApi, who: str) -> dict[str, Any]:
 
 
 async def take(api: LabelingApi, request: Request) -> Response:
-    """New tasks, and those of the held images that are still this person's."""
+    """New tasks, and those of the held images whose lease this person still has."""
     body = await api.body(request)
     who, held = api.person(request, body), request_fields.images(body, "held")
     count = request_fields.integer(body, "count", request_fields.MOST_TASKS, default=1)
@@ -129,6 +133,7 @@ async def take(api: LabelingApi, request: Request) -> Response:
 
 
 async def answer(api: LabelingApi, request: Request) -> Response:
+    """Records an answer."""
     body = await api.body(request)
     ticket = request_fields.ticket(body)
     given = (request_fields.integer(body, "image"), api.person(request, body), request_fields.text(body, "answer"))
@@ -137,6 +142,7 @@ async def answer(api: LabelingApi, request: Request) -> Response:
 
 
 async def undo(api: LabelingApi, request: Request) -> Response:
+    """Undoes the person's last answer."""
     body = await api.body(request)
     who, ticket = api.person(request, body), request_fields.ticket(body)
     task = await api.writing.run(answers.undo, api.store, who, ticket)
@@ -144,11 +150,12 @@ async def undo(api: LabelingApi, request: Request) -> Response:
 
 
 async def disagreements(api: LabelingApi, request: Request) -> Response:
+    """The images on which people disagree."""
     return api.reply(**await api.reading.run(list_split, api.store))
 
 
 def list_split(store: Store) -> dict[str, Any]:
-    """Images on which people disagree, the first of many: each with its task and who said what."""
+    """The number of images on which people disagree, and the first of them with their tasks and votes."""
     images = sorted(answers.disagreements(store))
     some = tuple(images[:MOST_SPLIT])
     said = answers.opinions(store, some)
@@ -162,21 +169,22 @@ def list_split(store: Store) -> dict[str, Any]:
 
 
 async def summary(api: LabelingApi, request: Request) -> Response:
+    """What the dashboard shows."""
     return api.reply(**await api.reading.run(api.summary))
 
 
 async def image(api: LabelingApi, request: Request) -> Response:
-    """An image by id, as large as asked for, within bounds."""
-    wish = {name: request.path_params.get(name) or request.query_params.get(name, "1280") for name in ("id", "size")}
-    if not all(value.isascii() and value.isdigit() and len(value) < 19 for value in wish.values()):
-        raise HTTPException(404, "An image is asked for by its number: /image/12?size=640.")
-    number, size = int(wish["id"]), images.round_up(int(wish["size"]))
+    """An image by id, at the requested size rounded up to an available one."""
+    query = {name: request.path_params.get(name) or request.query_params.get(name, "1280") for name in ("id", "size")}
+    if not all(value.isascii() and value.isdigit() and len(value) < 19 for value in query.values()):
+        raise HTTPException(404, "Request an image by its number: /image/12?size=640.")
+    number, size = int(query["id"]), images.round_up(int(query["size"]))
     file = await api.reading.run(images.find, api.store, number)
     headers = {"ETag": f'"{file.hash}-{size}"', "Cache-Control": f"private, max-age={IMAGE_LASTS_S}"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
-    drawn = await api.drawing.run(images.encode, file, size)
-    return Response(drawn.content, media_type=drawn.media_type, headers=headers)
+    encoded = await api.encoding.run(images.encode, file, size)
+    return Response(encoded.content, media_type=encoded.media_type, headers=headers)
 
 
 def _file(name: str, cache: str) -> Callable[[Request], Awaitable[Response]]:
@@ -193,9 +201,9 @@ def _file(name: str, cache: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """One sentence and the right status; what nobody foresaw is 500, and the log has it."""
+    """An error reply of one sentence with its status; unexpected errors are logged and give status 500."""
     if isinstance(error, HTTPException):
-        plain = {404: f"There is nothing at {request.url.path[:80]}.", 405: f"{request.method} is not possible here."}
+        plain = {404: f"There is nothing at {request.url.path[:80]}.", 405: f"{request.method} is not allowed here."}
         is_bare = error.detail in ("Not Found", "Method Not Allowed")
         answer = error_response(request, error.status_code, plain[error.status_code] if is_bare else error.detail)
         answer.headers.update(error.headers or {})
@@ -204,6 +212,6 @@ async def on_error(request: Request, error: Exception) -> Response:
         return error_response(request, 503, str(error))
     if isinstance(error, RarefishError):
         return error_response(request, 422, str(error))
-    answer = error_response(request, 500, "Something went wrong in the server; its log says what.")
-    answer.headers.update(HEADERS)  # this answer is given outside of the guards
+    answer = error_response(request, 500, "Something went wrong in the server; see its log.")
+    answer.headers.update(HEADERS)  # this reply does not pass through `guard`
     return answer

@@ -1,4 +1,4 @@
-// Small charts as inline SVG, and the tables that say the same in words. Names are text nodes, never markup.
+// Small charts as inline SVG, and tables with the same numbers. Names are text nodes, never markup.
 
 const SPACE = "http://www.w3.org/2000/svg";
 let charts = 0;
@@ -35,7 +35,7 @@ function ticks(top, about = 5) {
   return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, place) => place * step);
 }
 
-// Lines over labels spent, 0 to 100 %; `lines` are {name, kind, values}, values null where there is none.
+// Lines over labels spent, 0 to 100 %; `lines` are {name, kind, values}, with null for missing values.
 export function drawCurve(spent, lines, title, width) {
   const height = 300, left = 48, right = 26, top = 12, bottom = 44;
   const svg = canvas(width, height, title);
@@ -60,7 +60,7 @@ export function drawCurve(spent, lines, title, width) {
   return svg;
 }
 
-// Bars lying on their side; rows are [name, [values]], one bar a series; `write` makes a value text.
+// Horizontal bars; rows are [name, [values]] with one bar per series; `write` formats a value.
 export function drawBars(rows, series, title, write, width) {
   const name = Math.min(150, width * 0.34), right = 64, thick = series.length > 1 ? 12 : 15, gap = 3;
   const step = series.length * (thick + gap) + 8;
@@ -92,7 +92,7 @@ export function legend(names) {
   return list;
 }
 
-// The same numbers as a table, folded away.
+// The same numbers as a collapsed table.
 export function asTable(caption, heads, rows) {
   const fold = make("details");
   const wide = make("div", undefined, { class: "wide", tabindex: "0", role: "region", "aria-label": caption });

@@ -1,4 +1,4 @@
-// Which key answers which class, and the search among many.
+// The assignment of keys to classes, and the class search.
 
 // Letters near the left hand first; s, n, u and z are commands.
 export const LETTERS = [..."qwertadfgxcvbyhjkliopm"];
@@ -6,12 +6,12 @@ export const KEYS = [..."123456789", ...LETTERS];
 export const MOST_SHOWN = 50;
 const LOOSE = 4;
 
-// With few classes every key is a class, always the same. With many, 1 to 9 are the likeliest of this image.
+// With few classes, every class has a fixed key. With many, 1 to 9 are the most probable classes of this image.
 export function hasFixedKeys(classes) {
   return classes.length <= KEYS.length;
 }
 
-// [[key, class number], …]; `recent` fills up where the model names fewer than nine.
+// [[key, class number], …]; `recent` classes fill up if the model gives fewer than nine.
 export function assignKeys(classes, task, recent) {
   if (hasFixedKeys(classes)) return classes.map((_, number) => [KEYS[number], number]);
   const likely = (task?.chances || []).map(([number]) => number);
@@ -20,28 +20,28 @@ export function assignKeys(classes, task, recent) {
   return numbers.slice(0, 9).map((number, place) => [KEYS[place], number]);
 }
 
-// Class numbers that fit what was typed, best first: the whole name, its start, a word's start, inside, letters in order.
+// Class numbers that match the text, best first: whole name, its start, a word's start, inside, letters in order.
 export function search(classes, typed) {
-  const wish = fold(typed.trim());
-  if (!wish) return [];
+  const query = fold(typed.trim());
+  if (!query) return [];
   const found = [];
   classes.forEach((name, number) => {
-    const grade = fit(fold(name), wish);
+    const grade = match(fold(name), query);
     if (grade <= LOOSE) found.push([grade, name.length, number]);
   });
   found.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2]);
-  const isLoose = found.every(([grade]) => grade === LOOSE); // letters in order only where nothing fits better
+  const isLoose = found.every(([grade]) => grade === LOOSE); // letters in order only if nothing matches better
   return found.filter(([grade]) => isLoose || grade < LOOSE).map(([, , number]) => number);
 }
 
-function fit(name, wish) {
-  if (name === wish) return 0;
-  if (name.startsWith(wish)) return 1;
-  const at = name.indexOf(wish);
+function match(name, query) {
+  if (name === query) return 0;
+  if (name.startsWith(query)) return 1;
+  const at = name.indexOf(query);
   if (at > 0 && /[^\p{L}\p{N}]/u.test(name[at - 1])) return 2;
   if (at > 0) return 3;
   let place = -1;
-  for (const letter of wish) {
+  for (const letter of query) {
     place = name.indexOf(letter, place + 1);
     if (place < 0) return LOOSE + 1;
   }

@@ -1,8 +1,8 @@
-"""The labeling server's connections: time limits for each, a bounded number of them, and a log that stays short.
+"""The labeling server's connections: time limits for each, a bounded number of them, and a log without repetitions.
 
-uvicorn alone waits without limit for the head of a request, and accepts connections until no file can be opened. Here a
-connection that takes too long is closed, and where there are too many, the one that has waited longest for a request is
-closed. A connection whose request is being answered is left alone.
+By default uvicorn waits without limit for the head of a request and accepts connections until no file can be opened.
+Here a connection that takes too long is closed. If there are too many, the one that has waited longest for a request is
+closed; a connection whose request is being answered stays open.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ HEAD_S = 10.0
 KEEP_ALIVE_S = 5
 """A connection without a new request is closed after this time."""
 REQUEST_S = 120.0
-"""A request must be read, and its reply be taken, within this time."""
+"""A request must be read and its reply received within this time."""
 SHUTDOWN_S = 12
-"""Requests under way may take this long when the server stops: a little longer than a body may take to arrive."""
+"""Requests in progress may take this long when the server stops, slightly longer than a body may take to arrive."""
 MOST_CONNECTIONS = 1000
 RESERVED_FILES = 200
 """File descriptors kept for SQLite, images, and connections that are accepted before others are closed."""
 ACCEPTED_AT_ONCE = 16
 """Connections that asyncio accepts before it does anything else."""
 QUEUE = 2048
-"""Connections that the kernel holds until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 QUIET_S = 10.0
-"""The same message is logged once in this time."""
+"""The same message is logged at most once in this time."""
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's with a time limit for whatever it is doing."""
+    """A uvicorn connection with a time limit for each phase of a request."""
 
     since = 0.0
     """When it began to wait for a request."""
@@ -77,11 +77,11 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
         self._is_reading_head = False
-        self._allow(REQUEST_S)  # for the reply to be taken, or for a request that is already here
+        self._allow(REQUEST_S)  # for the reply to be received, or for a request that has already arrived
         super().on_response_complete()
 
     def _allow(self, seconds: float) -> None:
-        """Ends the connection after this time, unless a new limit is set before."""
+        """Closes the connection after this time, unless a new limit is set earlier."""
         if self._limit is not None:
             self._limit.cancel()
         self._limit = self.loop.call_later(seconds, self.transport.abort)
@@ -90,12 +90,12 @@ class Connection(H11Protocol):
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self and one.is_waiting]
         if others:
             oldest = min(others, key=lambda one: one.since)
-            self.connections.discard(oldest)  # uvicorn does so a moment later; it must not be chosen twice
+            self.connections.discard(oldest)  # uvicorn does so slightly later; it must not be chosen twice
             oldest.transport.abort()
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; it accepts a few connections at a time, while the kernel holds many."""
+    """A uvicorn server that accepts a few connections at a time while the kernel queues many."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_loop_error)
@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
 
 
 class OncePerMessage(logging.Filter):
-    """Lets the same message through once in a while and says how many were left out; tracebacks always pass."""
+    """Logs a repeated message only once in a while, with the number left out; tracebacks are always logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class OncePerMessage(logging.Filter):
 
 
 def make_server(app: ASGIApp) -> Server:
-    """A server with as many connections as the limit of open files has room for."""
+    """A server for as many connections as the limit of open files allows."""
     return Server(
         uvicorn.Config(
             app,
@@ -137,7 +137,7 @@ def make_server(app: ASGIApp) -> Server:
             log_level="warning",
             access_log=False,
             server_header=False,
-            proxy_headers=False,  # anybody can send X-Forwarded-For; wrong tokens are counted by the real address
+            proxy_headers=False,  # anyone can send X-Forwarded-For; wrong tokens are counted by the real address
             backlog=ACCEPTED_AT_ONCE,
             limit_concurrency=make_room(),
             timeout_keep_alive=KEEP_ALIVE_S,
@@ -147,7 +147,7 @@ def make_server(app: ASGIApp) -> Server:
 
 
 def make_room() -> int:
-    """How many connections fit; this process's limit of open files is raised for them as far as the system allows."""
+    """Raises this process's limit of open files as far as possible; returns how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + RESERVED_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -159,7 +159,7 @@ def make_room() -> int:
 
 @contextmanager
 def short_log() -> Iterator[None]:
-    """While this lasts, the loggers of uvicorn and asyncio do not repeat themselves."""
+    """Within the block, the loggers of uvicorn and asyncio do not repeat messages."""
     once = OncePerMessage()
     loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
     for logger in loggers:

@@ -1,4 +1,4 @@
-// The dashboard: what the labels have bought, and what is left. Every part does without the others.
+// The dashboard: progress, recall and class shares. Every part is drawn independently of the others.
 
 import { asTable, drawBars, drawCurve, isNumber, legend, make, percent, table } from "/static/charts.js";
 import { Refusal, ask } from "/static/outbox.js";
@@ -34,7 +34,7 @@ function drawAll(summary) {
     try {
       part(summary, classes, trainings);
     } catch (error) {
-      console.error(part.name, error); // one part that cannot be drawn leaves the others
+      console.error(part.name, error); // the other parts are still drawn
     }
   }
 }

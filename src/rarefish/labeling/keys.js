@@ -1,4 +1,4 @@
-// Keys: what each of them means on the labeling page.
+// Keyboard shortcuts of the labeling page.
 
 import { $ } from "/static/view.js";
 
@@ -6,12 +6,12 @@ const COMMANDS = { n: "none", u: "unsure", s: "skip" };
 const WAYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const PAN = 80;
 
-// `keys` gives the class beside each key, by key.
+// `keys` returns a map from keys to class numbers.
 export function listenToKeys({ stage, keys, answer, undo }) {
   const moves = { z: () => stage.toggle(), "+": () => stage.step(1), "=": () => stage.step(1), "-": () => stage.step(-1), Escape: () => stage.set(1) };
   const others = { "?": () => $("help").showModal(), "/": () => $("search").focus(), Backspace: undo };
 
-  // Whether the key means something here. A key that is held down answers once.
+  // Handles a key and returns whether it has a meaning here. A key that is held down answers once.
   function press(key, event) {
     const digit = /^(?:Digit|Numpad)([1-9])$/.exec(event.code)?.[1];
     const chosen = keys().get(key) ?? (event.shiftKey ? undefined : keys().get(digit));

@@ -1,5 +1,5 @@
-// Answers on their way: sent one after another, kept in the browser until the server has them.
-// Each has a ticket; one that is sent twice is one label.
+// The queue of answers: sent one after another and kept in the browser until the server confirms them.
+// Each has a ticket, so that an answer sent twice becomes one label.
 
 const PATIENCE_MS = 15000;
 const FIRST_WAIT_MS = 300;
@@ -11,7 +11,7 @@ export function makeTicket() {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-// A reply that is not the answer. `isOurs` says whether the server of this workspace gave it.
+// An error reply. `isOurs` says whether the server of this workspace gave it.
 export class Refusal extends Error {
   constructor(status, sentence, isOurs = false) {
     super(sentence);
@@ -21,7 +21,7 @@ export class Refusal extends Error {
 
 let home = null; // the workspace of the first reply; this page belongs to it
 
-// The server's answer. Throws a Refusal if the server says no or if the reply is not from this workspace's server,
+// The server's reply. Throws a Refusal if the server returns an error or if the reply is not from this workspace's server,
 // and a TypeError or AbortError if nothing replies.
 export async function ask(path, body) {
   const end = new AbortController();
@@ -47,13 +47,13 @@ function unconfirmed(status) {
   return new Refusal(status, `The request was not confirmed by this workspace’s server: something else replied at this address, ${what}. Start the server again, or log in to the proxy in front of it.`);
 }
 
-// Whether the reply names this very answer or undo, and an answer's row in the store.
+// Whether the reply confirms this answer or undo, and for an answer the id of its label.
 function isConfirmed(said, { path, body }) {
   return said.ticket === body.ticket && (path !== "/api/answer" || Number.isInteger(said.label));
 }
 
-// Whether asking again is useless: only the server of this workspace can say so. Anything else may be different in a
-// moment: no network, a busy or restarted server, a new token, a login page in between.
+// Whether a retry is useless, which only the server of this workspace can say. Anything else may be temporary:
+// no network, a busy or restarted server, a new token, a login page in between.
 export function isFinal(error) {
   return error instanceof Refusal && error.isOurs && [400, 404, 405, 409, 413, 415, 422].includes(error.status);
 }
@@ -75,7 +75,7 @@ export class Outbox {
     });
   }
 
-  // What an earlier page, or one that was closed, could not send any more.
+  // Entries that an earlier page could not send before it was closed.
   leftovers() {
     const keys = Object.keys(localStorageOrNone()).filter((key) => key.startsWith(this.prefix)).sort();
     return keys.flatMap((key) => {
@@ -88,12 +88,12 @@ export class Outbox {
     });
   }
 
-  // Images whose answers the server may not have yet.
+  // Images whose answers the server may not have received yet.
   images() {
     return this.entries.map((entry) => entry.body.image).filter((image) => image !== undefined);
   }
 
-  // The server's answer, when it comes; rejects where the server refuses for good.
+  // Resolves to the server's reply; rejects if the server refuses the entry permanently.
   send(path, body) {
     return new Promise((resolve, reject) => {
       const key = `${this.prefix}${String(Date.now()).padStart(15, "0")}.${String((this.count = (this.count || 0) + 1)).padStart(6, "0")}`;
@@ -157,7 +157,7 @@ function localStorageOrNone() {
   }
 }
 
-// A value that this browser remembers; null where it cannot.
+// A value stored in this browser; null if it cannot be stored.
 export function remember(name, value) {
   try {
     if (value !== undefined) localStorage.setItem(`rarefish.${name}`, value);

@@ -1,4 +1,4 @@
-// The labeling page: keys and buttons to answers. The screen moves on at once; the outbox sees to it that nothing is lost.
+// The labeling page: turns keys and buttons into answers. It shows the next image at once; the outbox sends the answers.
 
 import { Search, hasFixedKeys } from "/static/classes.js";
 import { listenToKeys } from "/static/keys.js";
@@ -29,7 +29,7 @@ async function start() {
   complain(null);
   state.classes = search.classes = state.work.classes;
   document.body.classList.toggle("many", !hasFixedKeys(state.classes));
-  if (!hasFixedKeys(state.classes)) $("help-classes").textContent = "1 to 9 answer with the likeliest classes of this image, as shown beside the keys";
+  if (!hasFixedKeys(state.classes)) $("help-classes").textContent = "1 to 9 answer with the most probable classes of this image, as shown beside the keys";
   const proven = state.work.is_proven ? state.work.person : null;
   state.outbox = new Outbox(state.work.workspace, onOutbox, proven);
   state.outbox.run();
@@ -58,7 +58,7 @@ function begin(who) {
   if (location.hash === "#split") changeView();
 }
 
-// How far the work is; where nothing is left for us, also whether there is something new.
+// Updates the progress; if no task is left, also checks for new ones.
 async function lookAhead() {
   const tasks = state.tasks;
   if (!tasks.current) await tasks.fill();
@@ -72,7 +72,7 @@ async function refresh() {
     drawProgress(state.work.progress);
     if (!state.tasks.current) show();
   } catch {
-    // the next look will do
+    // the next poll tries again
   }
 }
 
@@ -101,7 +101,7 @@ function show(said = "") {
 function showDone(said) {
   const { asked, open, own } = state.work.progress;
   const others = open ? `${number(open)} image${open === 1 ? " is" : "s are"} still with other people, or wait for one more. This page looks again by itself.` : `All ${number(asked)} images are answered, ${number(own)} by you. Train on the new labels, then choose the next images.`;
-  const onTheWay = state.tasks.hasFailed ? "The server does not answer; this page asks again by itself." : "The next images are on their way.";
+  const onTheWay = state.tasks.hasFailed ? "The server does not respond; this page tries again automatically." : "Loading the next images.";
   const [title, text] = state.tasks.isWaiting ? ["One moment", onTheWay] : ["Nothing left to ask", others];
   state.shown = null;
   if ($("done-text").textContent !== text || said) announce(`${said} ${title}. ${text}`);
@@ -120,16 +120,16 @@ function showImage(task, address = state.tasks.address(task.image)) {
     if (!state.isBad) setTimeout(() => state.shown === task && showImage(task, address), RETRY_MS);
     image.hidden = true;
     $("image-trouble").hidden = false;
-    $("image-trouble").textContent = state.isBad ? sentence.message : "The image cannot be loaded now; it is tried again.";
+    $("image-trouble").textContent = state.isBad ? sentence.message : "The image cannot be loaded; trying again.";
     announce($("image-trouble").textContent);
   };
   image.src = address;
 }
 
-// Nobody can answer what she has not seen; what can never be seen can be answered.
+// An image must be loaded before it can be answered, unless it can never be loaded.
 const isSeen = () => state.isBad || ($("image").complete && $("image").naturalWidth > 0);
 
-// The image at the largest size, once it is loaded; what is there is shown until then.
+// Replaces the image with the largest size once that is loaded.
 function sharpen() {
   const task = state.shown;
   if (!task || state.isBad || !isSeen() || task.isSharp || Math.max($("image").naturalWidth, $("image").naturalHeight) < 640) return;

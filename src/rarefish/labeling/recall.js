@@ -1,4 +1,4 @@
-// Recall of each class, first and last training: a table that is its own chart. Sortable; fine with 1,000 classes.
+// Recall of each class, first and last training: a sortable table with a small chart per row, for up to 1,000 classes.
 
 import { isNumber, make, percent } from "/static/charts.js";
 
@@ -35,8 +35,8 @@ export function drawRecall(place, filter, rows) {
   table.append(make("caption", "Recall on the validation set by class", { class: "unseen" }), top, body);
 
   function fill() {
-    const wish = filter.value.trim().toLowerCase();
-    const shown = known.filter((row) => row.name.toLowerCase().includes(wish)).sort((a, b) => compare(a[order.by], b[order.by], order.way));
+    const typed = filter.value.trim().toLowerCase();
+    const shown = known.filter((row) => row.name.toLowerCase().includes(typed)).sort((a, b) => compare(a[order.by], b[order.by], order.way));
     body.replaceChildren(...shown.map(drawRow));
     if (!shown.length) body.append(emptyRow());
     cells.forEach((cell, at) => {
@@ -80,7 +80,7 @@ function emptyRow() {
   return line;
 }
 
-// What has no value comes last, either way.
+// Rows without a value come last in either order.
 function compare(a, b, way) {
   if (typeof a === "string") return way * a.localeCompare(b);
   if (!isNumber(a) || !isNumber(b)) return Number(!isNumber(a)) - Number(!isNumber(b));

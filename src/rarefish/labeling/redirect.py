@@ -1,4 +1,4 @@
-"""A file that leads a browser to an address with a token: others can see a command line, but not read the file."""
+"""A private file that redirects a browser to a link with a token, because other users can see command lines."""
 
 import html
 import os
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LASTS_S = 60.0
-"""Time for a browser to start and to read the file."""
+"""Seconds for a browser to start and read the file."""
 
 
 @contextmanager
 def redirect_file(address: str, lasts_s: float = LASTS_S) -> Iterator[Path]:
-    """The file's path. Only this user can read it, and it is removed after a while, or at the end of the block."""
+    """Yields the path of a file that only this user can read; it is removed after a while or when the block ends."""
     with tempfile.TemporaryDirectory(prefix="rarefish-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "open-labeling.html"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""What a page sends, read with distrust: every field is of its kind and size, or one sentence says which is not."""
+"""Validates the fields of requests: each has the right type and size, or the reply says which one does not."""
 
 import asyncio
 import json
@@ -14,14 +14,14 @@ from rarefish.labeling.security import MOST_BODY_BYTES
 
 PATIENCE_S = 10
 MOST_NUMBER = 2**63 - 1
-"""SQLite's whole numbers end here."""
+"""The largest integer in SQLite."""
 MOST_HELD = 100
 MOST_TASKS = 20
 TICKET = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object in a request; reading ends at the limit, whatever its header promised."""
+    """The JSON object in a request; reads no more than the limit, whatever Content-Length says."""
     body = bytearray()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -31,7 +31,7 @@ async def read_body(request: Request) -> dict[str, Any]:
                     raise HTTPException(413, f"The body is too large; at most {MOST_BODY_BYTES:,} bytes are read.")
         found = json.loads(bytes(body), parse_constant=_no_number)
     except TimeoutError as error:
-        raise HTTPException(408, f"The body did not come within {PATIENCE_S} seconds.") from error
+        raise HTTPException(408, f"The body did not arrive within {PATIENCE_S} seconds.") from error
     except ClientDisconnect as error:
         raise HTTPException(400, "The request ended before its body did.") from error
     except (ValueError, RecursionError) as error:
@@ -42,30 +42,33 @@ async def read_body(request: Request) -> dict[str, Any]:
 
 
 def integer(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: int | None = None) -> int:
-    """A whole number from 0 to `most`."""
+    """An integer field from 0 to `most`."""
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise HTTPException(422, f"'{name}' must be a whole number from 0 to {most}, not {_show(value)}.")
+        raise HTTPException(422, f"'{name}' must be an integer from 0 to {most}, not {_show(value)}.")
     return value
 
 
 def optional_integer(body: dict[str, Any], name: str) -> int | None:
+    """An integer field, or None where it is null or missing."""
     return None if body.get(name) is None else integer(body, name)
 
 
 def text(body: dict[str, Any], name: str) -> str:
+    """A string field."""
     value = body.get(name)
     if not isinstance(value, str):
-        raise HTTPException(422, f"'{name}' must be text, not {_show(value)}.")
+        raise HTTPException(422, f"'{name}' must be a string, not {_show(value)}.")
     return value
 
 
 def person(name: str) -> str:
-    """A name as it is kept: the same letters, typed in another way, are the same person."""
+    """A person's name in normal form, so that names typed with different code points or spaces are equal."""
     return unicodedata.normalize("NFC", " ".join(name.split()) if name.isprintable() else name)
 
 
 def ticket(body: dict[str, Any]) -> str:
+    """The ticket, by which a repeated request is recognized."""
     value = text(body, "ticket")
     if not TICKET.fullmatch(value):
         raise HTTPException(422, "'ticket' must have 8 to 64 letters, digits, '-' or '_'.")
@@ -73,15 +76,16 @@ def ticket(body: dict[str, Any]) -> str:
 
 
 def seconds(body: dict[str, Any]) -> float | None:
+    """How long the answer took, or None."""
     value = body.get("seconds")
     is_time = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7
     if value is not None and not (is_time and math.isfinite(value)):
-        raise HTTPException(422, f"'seconds' must be a time, or be left out; found {_show(value)}.")
+        raise HTTPException(422, f"'seconds' must be a number of seconds or be left out, not {_show(value)}.")
     return None if value is None else float(value)
 
 
 def images(body: dict[str, Any], name: str) -> tuple[int, ...]:
-    """Some images by id."""
+    """A field with a list of image ids."""
     value = body.get(name, [])
     if not isinstance(value, list) or len(value) > MOST_HELD:
         raise HTTPException(422, f"'{name}' must be a list of at most {MOST_HELD} images.")

@@ -1,7 +1,7 @@
-"""What every request must pass before anything is done for it: host, token, origin, kind and size of its body.
+"""Checks every request before it is handled: host, token, origin, content type and size of its body.
 
-The page is for whoever was given its address. Other sites open in the same browser, names that point to this machine
-(DNS rebinding) and other users of the machine are kept out.
+Only people with a link may use the page. Other sites in the same browser, host names that point to this machine (DNS
+rebinding) and other users of the machine are refused.
 """
 
 import ipaddress
@@ -27,9 +27,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 BODY_UNREAD = (408, 413)
-"""After these the line is closed: what is left of the body is not read, however long it is."""
+"""After these statuses the connection is closed, because the rest of the body was not read."""
 NO_TOKEN = "Open the address that `rarefish label` printed when it started: it has the token that this page asks for."
-# The browser keeps the cookie back where a link on another site was followed; asked for by our own page, it comes.
+# After a link on another site is followed, the browser omits the cookie; when our own page reloads, it sends it.
 AGAIN = '<!doctype html><title>rarefish</title><meta http-equiv="refresh" content="0">' + NO_TOKEN
 
 
@@ -37,22 +37,22 @@ TOO_MANY = "Too many wrong tokens came from this address. Wait a few seconds, th
 
 
 def guard(app: ASGIApp, keys: Keys, hosts: frozenset[str]) -> ASGIApp:
-    """The app behind these checks; nothing of it runs for a request that is refused."""
+    """Wraps the app in these checks; a refused request never reaches it."""
     wrong = WrongTokens()
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await app(scope, receive, send)
             return
-        chosen = refuse(Request(scope), keys, hosts, wrong) or app
-        await chosen(scope, receive, _with_headers(send))
+        handler = refuse(Request(scope), keys, hosts, wrong) or app
+        await handler(scope, receive, _with_headers(send))
 
     return run
 
 
 def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongTokens) -> Response | None:
-    """The answer to a request that may not pass; None where it may, and `request.state.person` is whose link it has."""
-    host = name_of(request.headers.get("host", ""))
+    """The reply to a refused request; None if it may pass, with its link's owner in `request.state.person`."""
+    host = host_name(request.headers.get("host", ""))
     if not is_known(host, hosts):
         return error_response(
             request, 403, f"This server does not answer as {host[:80]!r}, only as {', '.join(sorted(hosts))}."
@@ -77,7 +77,7 @@ def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongToke
 
 
 def _person(request: Request, token: str, keys: Keys, wrong: WrongTokens) -> str | Response:
-    """Whose token it is. An address that has sent many wrong ones waits before another is looked at."""
+    """The owner of a token, or a refusal. An address that has sent many wrong tokens must wait."""
     address = request.client.host if request.client else ""
     if wrong.are_too_many(address):
         answer = error_response(request, 429, TOO_MANY)
@@ -90,8 +90,8 @@ def _person(request: Request, token: str, keys: Keys, wrong: WrongTokens) -> str
     return who
 
 
-def place_of(origin: str) -> str:
-    """Host and port of an origin; empty where it is none."""
+def netloc_of(origin: str) -> str:
+    """Host and port of an origin; empty if it is not a valid one."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -101,7 +101,7 @@ def place_of(origin: str) -> str:
 def _refuse_post(request: Request) -> Response | None:
     headers = request.headers
     origin = headers.get("origin")
-    is_ours = origin is None or place_of(origin) == headers.get("host", "").lower()
+    is_ours = origin is None or netloc_of(origin) == headers.get("host", "").lower()
     if not is_ours or headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return error_response(
             request, 403, "Only this server's own pages may write; this request came from another site."
@@ -117,27 +117,28 @@ def _refuse_post(request: Request) -> Response | None:
 
 
 def error_response(request: Request, status: int, sentence: str) -> Response:
-    """One clear sentence: as JSON to the page's script, as text to a person.
+    """An error reply of one sentence: JSON for API requests, else plain text.
 
-    The JSON names the workspace, so that the page can tell this server's refusal from another server's.
+    The JSON has the workspace's identity, so that the page can tell this server's refusal from another server's.
     """
     if request.url.path.startswith(("/api/", "/image/")):
         return JSONResponse({"error": sentence, "workspace": request.app.state.api.identity}, status)
     return PlainTextResponse(sentence + "\n", status)
 
 
-def name_of(host: str) -> str:
-    """A Host header's name without its port, in lower case."""
+def host_name(host: str) -> str:
+    """The name in a Host header, without its port and in lower case."""
     name, colon, port = host.strip().lower().rpartition(":")
     return name if colon and port.isdigit() else host.strip().lower()
 
 
 def is_known(name: str, hosts: frozenset[str]) -> bool:
-    """A server on every address answers to any address as such: only a *name* can be made to point elsewhere."""
+    """Whether the server answers to this name. On all interfaces it accepts any IP address, which cannot be rebound."""
     return name in hosts or (bool(hosts & ANY_ADDRESS) and is_address(name))
 
 
 def is_address(name: str) -> bool:
+    """Whether this is an IP address rather than a host name."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -146,7 +147,7 @@ def is_address(name: str) -> bool:
 
 
 def _cookie(port: int) -> str:
-    """The session's name: a browser sends all cookies of a host to all of its ports."""
+    """The cookie's name, with the port, because a browser sends a host's cookies to all of its ports."""
     return f"rarefish-{port}"
 
 

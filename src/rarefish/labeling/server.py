@@ -1,4 +1,4 @@
-"""The labeling server: pages and a small API over a workspace's store, for the few people who have its address."""
+"""The labeling server: pages and an HTTP API over a workspace, for people who have its link."""
 
 import asyncio
 import ipaddress
@@ -28,11 +28,11 @@ Summary = Callable[[Store], dict[str, Any]]
 
 
 def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = bare_summary) -> Starlette:
-    """The app; `hosts` are the names it answers to, `summary` makes what the dashboard shows."""
+    """The ASGI app. `hosts` are the names it answers to; `summary` computes what the dashboard shows."""
     api = LabelingApi(store, keys.workspace, summary)
 
     @asynccontextmanager
-    async def life(_: Starlette) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         merging = asyncio.create_task(api.keep_merging())
         yield
         merging.cancel()
@@ -43,7 +43,7 @@ def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = 
         routes=make_routes(api),
         middleware=[Middleware(guard, keys=keys, hosts=known)],
         exception_handlers=dict.fromkeys((Exception, HTTPException, RarefishError), on_error),
-        lifespan=life,
+        lifespan=lifespan,
     )
     app.state.api = api
     return app
@@ -60,14 +60,20 @@ def serve(
     names: Sequence[str] = (),
     people: Sequence[str] = (),
 ) -> None:
-    """Serves until it is interrupted; `on_ready` gets the addresses to open, with tokens in them, by person.
+    """Serves until interrupted.
 
-    Without `people` there is one address, of the person ANYBODY: whoever has it can label under any name. With them,
-    everyone has an address that proves who labels.
-
-    Without a `token` a random one is made. With the same one, pages that are open go on after a restart.
-    `names` are further names the machine is known by, of a proxy for instance. Port 0 takes the workspace's last one
-    where it is free: a page that is still open goes on after a restart.
+    Args:
+        store: The workspace.
+        host: The address to listen on.
+        port: The port; 0 takes the workspace's last port if it is free, so that open pages work after a restart.
+        token: The secret that links are made from, random by default. With the same one, open pages work after a
+            restart.
+        allow_remote: Whether `host` may be reachable from other machines.
+        on_ready: Called with the links to open, by person.
+        summary: Computes what the dashboard shows.
+        names: Further host names of this machine, such as that of a proxy.
+        people: Everyone listed gets a link that proves who labels. Without it, there is one link, of the person
+            ANYBODY, with which anyone can label under any name.
     """
     check_host(host, allow_remote)
     people = [request_fields.person(who) for who in people]
@@ -91,10 +97,10 @@ def serve(
 
 @contextmanager
 def orderly_shutdown() -> Iterator[None]:
-    """While this lasts, SIGTERM raises SystemExit, as ctrl+c raises KeyboardInterrupt; so does a closed terminal.
+    """Within the block, SIGTERM and SIGHUP raise SystemExit, as ctrl+c raises KeyboardInterrupt.
 
-    By default these signals end the process at once, and nothing is closed or removed. While uvicorn runs, it handles
-    SIGTERM first: it completes the requests that are under way.
+    By default these signals end the process at once, without any cleanup. While uvicorn runs, it handles SIGTERM first
+    and completes the current requests.
     """
 
     def leave(number: int, _: FrameType | None) -> None:
@@ -104,47 +110,50 @@ def orderly_shutdown() -> Iterator[None]:
         raise_signal(SIGTERM)
 
     is_main = threading.current_thread() is threading.main_thread()
-    ours = [(one, end) for one, end in ((SIGTERM, leave), (SIGHUP, hang_up)) if is_main and getsignal(one) == SIG_DFL]
-    for one, end in ours:
-        signal(one, end)
+    handlers = ((SIGTERM, leave), (SIGHUP, hang_up))
+    ours = [(number, handler) for number, handler in handlers if is_main and getsignal(number) == SIG_DFL]
+    for number, handler in ours:
+        signal(number, handler)
     try:
         yield
     finally:
-        for one, _ in ours:
-            signal(one, SIG_DFL)
+        for number, _ in ours:
+            signal(number, SIG_DFL)
 
 
 def check_host(host: str, allow_remote: bool) -> None:
-    """Complains about an address that others could reach, unless that is wanted."""
+    """Raises ArgumentError if other machines can reach this address and that is not allowed."""
     try:
         is_own = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_own = host == "localhost"
     if not is_own and not allow_remote:
         raise ArgumentError(
-            f"{host} can be reached from other machines, and what is sent there can be read on the way. Say that "
-            "remote access is allowed, or use 127.0.0.1 and an SSH tunnel."
+            f"{host} can be reached from other machines, and the connection is not encrypted. Allow remote access, "
+            "or use 127.0.0.1 and an SSH tunnel."
         )
 
 
 def known_hosts(host: str, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """What a browser may call this server."""
+    """The host names under which a browser may reach this server."""
     own = ("127.0.0.1", "localhost", "::1")
     machine = (socket.gethostname(), socket.getfqdn()) if host in ANY_ADDRESS else ()
     return tuple(dict.fromkeys((host, *own, *machine, *names)))
 
 
 def listen(store: Store, host: str, port: int) -> socket.socket:
-    """A bound socket: browsers that come before the server runs wait in its line."""
+    """A listening socket; connections made before the server runs wait in its queue."""
     last = store.settings().get(PORT_SETTING, 0)
-    wishes = [port] if port else [last, 0] if isinstance(last, int) and 0 < last < 65536 else [0]
+    candidates = [port] if port else [last, 0] if isinstance(last, int) and 0 < last < 65536 else [0]
     problem = OSError()
-    for wish in wishes:
+    for candidate in candidates:
         try:
-            family = socket.getaddrinfo(host, wish, type=socket.SOCK_STREAM)[0][0]
-            bound = socket.create_server((host, wish), family=family, backlog=QUEUE)
-            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio forgets it here: 40 ms an answer
+            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
+            bound = socket.create_server((host, candidate), family=family, backlog=QUEUE)
+            bound.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+            )  # asyncio does not set it here; without it replies take 40 ms longer
             return bound
         except (OSError, OverflowError) as error:
             problem = error
-    raise ArgumentError(f"Cannot serve at {host}, port {port}: {problem}. Take another port, or 0 for any.")
+    raise ArgumentError(f"Cannot serve at {host}, port {port}: {problem}. Choose another port, or 0 for any free one.")

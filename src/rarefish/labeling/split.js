@@ -1,4 +1,4 @@
-// Images on which people disagree: who said what, and a way to look again.
+// Images on which people disagree: who gave which answer, and a button to label each again.
 
 import { ask } from "/static/outbox.js";
 import { $, make, nameAnswer, number } from "/static/view.js";

@@ -1,4 +1,4 @@
-// The images that this person is asked about: one on the screen, some ahead with their pictures loaded, some behind.
+// This person's tasks: the one on the screen, the next ones with their images preloaded, and those already answered.
 
 import { ask, makeTicket } from "/static/outbox.js";
 
@@ -7,7 +7,7 @@ const LOW = 4;
 const RENEW_MS = 120000;
 
 export class Tasks {
-  // `changed` is called when another image is to be shown, `failed` with an error that asking met.
+  // `changed` is called when another image is to be shown, `failed` with the error of a request, or null.
   constructor({ workspace, who, outbox, size, changed, failed }) {
     Object.assign(this, { workspace, who, outbox, size, changed, failed });
     Object.assign(this, { current: null, ahead: [], behind: [], isAsking: false, isTold: false, hasFailed: false, isOver: false, pictures: new Map() });
@@ -23,12 +23,12 @@ export class Tasks {
     return `/image/${image}?size=${size}`;
   }
 
-  // Whether the server has yet to say what comes after the last answer.
+  // Whether the server's reply to the last answer is still pending.
   get isWaiting() {
     return !this.isTold || this.outbox.images().length > 0;
   }
 
-  // Asks for more where few are ahead. What is on the screen, or on its way to the server, is not given again.
+  // Requests more tasks if few are left. Images on the screen or being sent are not given again.
   async fill(isRenewal = false) {
     if (this.isAsking || this.isOver || (!isRenewal && this.ahead.length >= LOW)) return;
     this.isAsking = true;
@@ -52,7 +52,7 @@ export class Tasks {
     this.ahead.push(...said.tasks.filter((task) => !known.has(task.image)));
     this.ahead.forEach((task) => this.load(task));
     const isLost = this.current && lost.has(this.current.image);
-    if (isLost || !this.current) this.next(isLost ? "Somebody else was given this image meanwhile." : "");
+    if (isLost || !this.current) this.next(isLost ? "This image has been given to someone else in the meantime." : "");
   }
 
   load(task) {
@@ -72,7 +72,7 @@ export class Tasks {
     if (this.current) this.fill();
   }
 
-  // Shows this one now; what was on the screen comes after it.
+  // Shows this task now; the current one comes after it.
   show(task, said = "") {
     if (this.current && this.current.image !== task.image) this.ahead.unshift(this.current);
     this.ahead = this.ahead.filter((other) => other.image !== task.image);
@@ -81,7 +81,7 @@ export class Tasks {
     this.changed(said);
   }
 
-  // Sends the answer and moves on; the promise is kept when the server has it.
+  // Sends the answer and moves on; the promise resolves when the server has it.
   answer(kind, number, seconds, said) {
     const task = this.current;
     const body = { image: task.image, who: this.who, answer: kind, class: number, ticket: makeTicket(), seconds };
@@ -92,7 +92,7 @@ export class Tasks {
     return sent;
   }
 
-  // Takes the last answer back: at once on the screen; the server, told after all answers before, has the last word.
+  // Undoes the last answer: immediately on the screen, then on the server, whose reply decides.
   async undo() {
     const last = this.behind.pop();
     if (last) this.show({ ...last, isOwn: true }, "Taken back.");

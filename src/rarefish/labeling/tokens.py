@@ -1,7 +1,7 @@
-"""Who may enter the labeling server: a token that everybody shares or one per person, sessions, and a limit on guesses.
+"""Access to the labeling server: a shared token or one per person, signed sessions, and a limit on wrong tokens.
 
-A link has a token in its address. The browser that opens it gets a session instead: a cookie that is signed for this
-workspace, port and person, so that other servers on this machine, which are sent it too, learn no token from it.
+A link contains a token. The browser that opens it gets a session instead: a cookie that is signed for this workspace,
+port and person. Other servers on this machine receive the cookie too, but cannot learn the token from it.
 """
 
 import hmac
@@ -21,37 +21,37 @@ from rarefish.errors import ArgumentError
 SHORTEST = 16
 PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
 SESSION_S = 7 * 24 * 3600
-"""A session ends after this time, and with it the page asks for its link again."""
+"""A session ends after this time; then the link must be opened again."""
 WRONG_AT_ONCE = 30
-"""Wrong tokens that an address may try in a row …"""
+"""Wrong tokens that an address may send in a row."""
 WRONG_EVERY_S = 1.0
-"""… and the time after which it may try one more."""
+"""Seconds after which it may try one more."""
 MOST_ADDRESSES = 1000
 ANYBODY = ""
-"""The person of a link that everybody shares."""
+"""The owner of a shared link."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """The tokens of a server by person, and what its sessions are signed with."""
+    """The tokens of a server by person, and the secret that signs its sessions."""
 
     workspace: str
     tokens: Mapping[str, str] = field(repr=False)
     secret: bytes = field(repr=False)
 
     def person_of(self, token: str) -> str | None:
-        """Whose token this is; None if it is nobody's. All are compared, each in constant time."""
+        """The owner of a token, or None. It is compared with all tokens, each in constant time."""
         given = token.encode("utf-8", "surrogateescape")
         found = [who for who, own in self.tokens.items() if hmac.compare_digest(given, own.encode())]
         return found[0] if found else None
 
     def sign(self, who: str, port: int, now: float) -> str:
-        """A session for the browser that opened this person's link."""
+        """A signed session for the browser that opened this person's link."""
         until = int(now) + SESSION_S
         return f"{until}.{urlsafe_b64encode(who.encode()).decode().rstrip('=')}.{self._signature(who, port, until)}"
 
     def read(self, session: str, port: int, now: float) -> str | None:
-        """Whose session this is; None if this server did not sign it, or it has ended, or that person has no link."""
+        """The owner of a session; None if it is not signed by this server or has ended, or its owner has no link."""
         parts = session.split(".")
         if len(parts) != 3 or not (parts[0].isascii() and parts[0].isdigit()) or len(session) > 600:
             return None
@@ -69,10 +69,10 @@ class Keys:
 
 
 def make_keys(token: str | None, workspace: str, people: Sequence[str] = ()) -> Keys:
-    """Keys from a token that was given, or from a random one.
+    """Makes the keys from a given token or a random one.
 
-    The same token gives the same links and sessions after a restart. With `people`, everyone has a token of their own,
-    and the given one opens nothing.
+    The same token gives the same links and sessions after a restart. With `people`, everyone gets their own token, and
+    the given one cannot be used itself.
     """
     base = secrets.token_urlsafe(24) if token is None else check_token(token)
     own = {who: urlsafe_b64encode(_mac(base.encode(), "link", workspace, who)[:24]).decode() for who in people}
@@ -80,17 +80,17 @@ def make_keys(token: str | None, workspace: str, people: Sequence[str] = ()) -> 
 
 
 def check_token(token: str) -> str:
-    """The token, if it is long enough and can be part of an address."""
+    """Returns the token; raises ArgumentError if it is too short or cannot be part of a URL."""
     if len(token) < SHORTEST or not PLAIN.fullmatch(token):
         raise ArgumentError(
             f"The token must have at least {SHORTEST} characters, each a letter, a digit, '-', '_', '.' or '~'; this "
-            f"one has {len(token)}. Give another, or none: then a random one is made."
+            f"one has {len(token)}. Give another one, or none for a random one."
         )
     return token
 
 
 class WrongTokens:
-    """How many wrong tokens came from an address lately; one second takes one of them off."""
+    """Counts recent wrong tokens by address; the count decreases by one per second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -112,7 +112,7 @@ class WrongTokens:
 
 
 def _network(address: str) -> str:
-    """The address; of IPv6 the network, as one machine has very many addresses there."""
+    """The address or, for IPv6, its /64 network, because one machine has many addresses there."""
     try:
         parsed = ip_address(address)
     except ValueError:

@@ -63,7 +63,7 @@ function drawChances(task, classes) {
   $("guess-part").hidden = guess === null && !bars.length;
 }
 
-// Buttons for the classes that have a key; the same elements stay, so that the focus does.
+// Buttons for the classes that have a key. Elements are reused to keep the focus.
 export function drawClasses(classes, task, recent) {
   const keys = assignKeys(classes, task, recent);
   const place = $("classes");
@@ -95,7 +95,7 @@ export function drawProgress(progress) {
   $("split-count").textContent = number(progress.split);
 }
 
-// What a screen reader says when the next image comes.
+// The description of the next image for screen readers.
 export function describe(task, classes) {
   const parts = [`Image ${task.image}.`];
   if (task.guess !== null) {

@@ -1,4 +1,4 @@
-"""Threads for what would hold up the server, with a bounded line before them: a flood is turned away, not stored."""
+"""Worker threads for blocking work, each kind with a bounded queue; further requests get status 503."""
 
 import asyncio
 import threading
@@ -10,20 +10,21 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 MOST_WAITING = 256
-"""Requests that may wait for one kind of work."""
+"""Requests that may wait or run in one queue."""
 
 
 class WorkerQueue:
-    """So many threads for one kind of work. SQLite takes one writer at a time: one thread is a fair line for them."""
+    """A thread pool for one kind of work. SQLite allows one writer at a time, so writes get a single thread."""
 
-    def __init__(self, name: str, threads: int, places: int = MOST_WAITING) -> None:
-        self.places = places
+    def __init__(self, name: str, threads: int, limit: int = MOST_WAITING) -> None:
+        self.limit = limit
         self.waiting = 0
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"rarefish-{name}")
 
     async def run(self, work: Callable[..., Any], *given: Any) -> Any:
-        if self.waiting >= self.places:
-            raise HTTPException(503, "Too many requests at once. Ask again in a second.", {"Retry-After": "1"})
+        """Runs the function in a worker thread and returns its result."""
+        if self.waiting >= self.limit:
+            raise HTTPException(503, "Too many requests at once. Try again in a second.", {"Retry-After": "1"})
         self.waiting += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self.pool, work, *given)
@@ -31,11 +32,12 @@ class WorkerQueue:
             self.waiting -= 1
 
     def close(self) -> None:
+        """Waits for running work and cancels what is queued."""
         self.pool.shutdown(wait=True, cancel_futures=True)
 
 
 def cached(work: Callable[[], Any], lasts_s: float) -> Callable[[], Any]:
-    """The same result for a while: many pages that ask how far the work is cost one look."""
+    """A function that returns the result of `work`, computed anew only after this time."""
     lock = threading.Lock()
     kept: list[tuple[float, Any]] = []
 

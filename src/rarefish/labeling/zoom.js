@@ -1,10 +1,10 @@
-// The image on its stage: as large as fits, or larger and scrolled.
+// The image viewer: fits the image to the stage, or zooms and scrolls it.
 
 const STEPS = [1, 1.5, 2, 3, 4, 6, 8];
-const PIXELS_SEEN = 128; // smaller images are shown in sharp squares
+const PIXELS_SEEN = 128; // smaller images are shown with sharp pixels
 
 export class Stage {
-  // `enlarged` is called when more of the image can be seen than was asked for.
+  // `enlarged` is called when the image is zoomed in and a larger version is useful.
   constructor(stage, image, now, enlarged) {
     Object.assign(this, { stage, image, now, enlarged, zoom: 1 });
     stage.addEventListener("click", (event) => this.set(this.zoom > 1 ? 1 : 2.5, event));
@@ -22,7 +22,7 @@ export class Stage {
     this.set(this.zoom > 1 ? 1 : 2.5);
   }
 
-  // `point` is a click: what is under it stays under it.
+  // `point` is a click event; the zoom is centered on it.
   set(zoom, point) {
     const frame = this.image.getBoundingClientRect();
     const at = { x: 0.5, y: 0.5 };
