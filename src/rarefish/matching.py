@@ -148,7 +148,9 @@ def match(
     is_weighted, largest = batch.posterior.shape[1] > 0, batch.features.shape[1] ** 2
     if is_fusible(centers, depth):
         probabilities = (
-            ClassProbabilities(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST) if is_weighted else None
+            ClassProbabilities(batch.posterior, classes_K, FULL, DOUBTFUL, float(largest), LAST)
+            if is_weighted
+            else None
         )
         if found := best_exactly(centers, pool, depth, kernel, probabilities, floor_K):
             similarity_KR, row_KR = found

@@ -85,10 +85,10 @@ def test_an_import_without_a_name_adds_no_voter(tmp_path: Path) -> None:
 
 
 def test_forms_are_those_that_there_are() -> None:
-    from rarefish.exchange.export import FORMS as OUT
+    from rarefish.exchange.export import FORMATS
     from rarefish.exchange.import_labels import READERS
 
-    assert set(FORMS) == set(OUT) == set(READERS)
+    assert set(FORMS) == set(FORMATS) == set(READERS)
 
 
 def test_a_prefix_of_urls_is_refused_where_a_format_has_no_urls(store: Store, tmp_path: Path) -> None:
