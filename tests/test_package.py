@@ -89,11 +89,6 @@ TESTED_ELSEWHERE = {
     "data/image_files",
     "data/parquet",
     "data/splits",
-    "experiments/biased_splits",
-    "experiments/cells",
-    "experiments/initial_models",
-    "experiments/recipes",
-    "experiments/run_folder",
 }
 """Modules whose tests still stand in another module's file; this list only ever gets shorter."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from rarefish.data.digits import read_digits
-from rarefish.experiments.datasets import bytes_on, make_splits, read_dataset
+from rarefish.experiments.datasets import bytes_on, make_splits, read_dataset, splits_of
 from rarefish.experiments.settings import Experiment, Method
 
 COMMON, TEST = 300, 1000
@@ -63,3 +63,9 @@ def forget() -> None:
     """Empties the caches of data sets, which may hold others of the same name."""
     for cache in (read_dataset, make_splits, bytes_on):
         cache.cache_clear()
+
+
+def counts(experiment: Experiment) -> list[list[int]]:
+    """Returns the images per digit of the pool, validation and test set of the first cell."""
+    splits = splits_of(experiment, next(experiment.cells()), "cpu")
+    return [part.tensors[1].bincount(minlength=10).tolist() for part in (splits.pool, splits.validation, splits.test)]

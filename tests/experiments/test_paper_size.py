@@ -20,7 +20,7 @@ from rarefish.data.imbalance import step_imbalance, stratified
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments import datasets as data
 from rarefish.experiments.recipes import load_recipe
-from rarefish.experiments.run_folder import Store
+from rarefish.experiments.run_folder import RunFolder
 from rarefish.experiments.runner import run_experiment
 from rarefish.experiments.settings import Circumstances, Experiment
 from tests.experiments.miniature import (
@@ -35,7 +35,7 @@ from tests.experiments.miniature import (
     write_imagenet,
     write_svhn,
 )
-from tests.experiments.test_runner import everything
+from tests.experiments.runs import everything
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = (50498, 104421, 85325, 69262, 58091, 60372, 47309, 49592, 40403, 39115)
@@ -62,15 +62,15 @@ def _here(files: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         cache.cache_clear()
 
 
-def run_all(experiment: Experiment, folder: Path) -> Store:
+def run_all(experiment: Experiment, folder: Path) -> RunFolder:
     """Every method, each round with its records."""
-    store = run_experiment(experiment, folder, jobs=2)
+    run_folder = run_experiment(experiment, folder, jobs=2)
     for cell in experiment.cells():
-        records = store.records(cell)
+        records = run_folder.records(cell)
         assert [r.labels_spent for r in records] == [4, 8] and len({i for r in records for i in r.indices}) == 8
         assert all(0 <= r.accuracy <= 1 and len(r.recall) == len(r.validation_recall) for r in records)
     assert not list((folder / "epochs").iterdir())
-    return store
+    return run_folder
 
 
 def test_the_papers_settings() -> None:
@@ -135,9 +135,9 @@ def test_imagenet_with_all_methods(tmp_path: Path) -> None:
     assert isinstance(splits.pool, ImageFiles) and splits.validation is splits.test
     assert [path.parent.name for path in splits.test.paths] == [wnid for wnid in WNIDS for _ in range(VAL)]
     assert splits.pool[0][0].shape == (3, 32, 32)
-    store = run_all(experiment, tmp_path / "run")
+    run_folder = run_all(experiment, tmp_path / "run")
     for cell in experiment.cells():
-        assert all(r.validation_recall == r.recall for r in store.records(cell))
+        assert all(r.validation_recall == r.recall for r in run_folder.records(cell))
     balanced = replace(experiment, imbalances=(1,))
     assert np.bincount(data.splits_of(balanced, next(balanced.cells()), "cpu").pool.targets).tolist() == [TRAIN] * 6
 

@@ -1,17 +1,13 @@
 """Experiments as data: what they refuse, how they fall into cells, what may differ on resume."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rarefish.errors import ArgumentError
-from rarefish.experiments.recipes import load_recipe
-from rarefish.experiments.settings import Circumstances, Experiment, Method, differences
+from rarefish.experiments.settings import Circumstances, Method, differences
 from tests.experiments.small import small
-
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.py"))
 
 
 def test_cells_are_all_combinations() -> None:
@@ -62,19 +58,3 @@ def test_a_run_from_before_a_setting_came_has_its_default() -> None:
     assert differences(old, small().to_json()) == []
     doubted = replace(small(), circumstances=Circumstances(junk=3))
     assert "junk" in differences(old, doubted.to_json())[0]
-
-
-def test_recipes_are_found_by_file_and_name() -> None:
-    mnist = next(path for path in RECIPES if path.name == "mnist.py")
-    assert isinstance(load_recipe(f"{mnist}:imbalanced"), Experiment)
-    with pytest.raises(ArgumentError, match="no function 'imbalance'. Did you mean imbalanced"):
-        load_recipe(f"{mnist}:imbalance")
-    with pytest.raises(ArgumentError, match="there is no file 'nowhere.py'"):
-        load_recipe("nowhere.py:x")
-
-
-def test_the_papers_settings() -> None:
-    """METHOD's table for MNIST, line by line."""
-    mnist = load_recipe(f"{next(p for p in RECIPES if p.name == 'mnist.py')}:imbalanced")
-    assert (mnist.budget, mnist.rounds, mnist.seeds, mnist.imbalances, mnist.holdout) == (125, 10, 10, (100,), 10_000)
-    assert mnist.pretraining == {"epochs": 8, "step_size": 3} and mnist.training == {} and len(mnist.methods) == 10

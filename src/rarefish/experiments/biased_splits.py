@@ -1,4 +1,4 @@
-"""Which images of a data set are the pool and which are trusted, by labels alone."""
+"""Choose the rows of a data set that form the biased pool and the validation set, from the labels alone."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,8 @@ from rarefish.experiments.settings import Circumstances, Experiment
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What decides how a data set is cut: the same for all methods."""
+class SplitSettings:
+    """The settings that decide how a data set is split; they are the same for all methods."""
 
     dataset: str
     image_size: int
@@ -21,59 +21,61 @@ class Wanted:
     holdout: int
     validation_is_test: bool
     rare: tuple[int, ...]
-    doubts: Circumstances
+    circumstances: Circumstances
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Rows of a data set."""
+class SplitRows:
+    """The rows of a data set that form the pool and the validation set."""
 
     pool: np.ndarray
-    """Of the training set."""
+    """Rows of the training set."""
     trusted: np.ndarray
-    """Of the training set, or of the test set where that is the validation set, too."""
+    """Rows of the training set, or of the test set if that is also the validation set."""
     trusted_labels: np.ndarray
-    """As they are told, which may be wrong."""
+    """Labels of the trusted images; with label noise, some of them are wrong."""
 
 
-def wanted_by(experiment: Experiment, seed: int, imbalance: int, validation_size: int) -> Wanted:
-    """For one seed, imbalance and validation size of the experiment."""
-    return Wanted(
+def split_settings(experiment: Experiment, seed: int, imbalance: int, validation_size: int) -> SplitSettings:
+    """Returns the split settings for one seed, imbalance and validation size of the experiment."""
+    return SplitSettings(
         *(experiment.dataset, experiment.image_size, seed, imbalance, validation_size),
         *(experiment.holdout, experiment.validation_is_test, experiment.rare, experiment.circumstances),
     )
 
 
-def cut(train: np.ndarray, test: np.ndarray, num_classes: int, wanted: Wanted) -> Cut:
-    """The pool and the trusted images, given the labels of training and test set."""
-    strange = [c for c in wanted.rare if not 0 <= c < num_classes]
-    if strange:
+def choose_rows(train: np.ndarray, test: np.ndarray, num_classes: int, settings: SplitSettings) -> SplitRows:
+    """Chooses the pool and the trusted images, given the labels of the training and test set."""
+    unknown = [c for c in settings.rare if not 0 <= c < num_classes]
+    if unknown:
         raise ArgumentError(
-            f"No class {list_some(strange)} can be rare: {wanted.dataset} has classes 0 to {num_classes - 1}. "
+            f"No class {list_some(unknown)} can be rare: {settings.dataset} has classes 0 to {num_classes - 1}. "
             "Set rare= in the recipe."
         )
-    seed, doubts = wanted.seed, wanted.doubts
-    source, held = (test, np.arange(len(test))) if wanted.validation_is_test else (train, _hold_out(train, wanted))
-    trusted = held[stratified(source[held], wanted.validation_size, seed)]
+    seed, circumstances = settings.seed, settings.circumstances
+    source, held = (test, np.arange(len(test))) if settings.validation_is_test else (train, _hold_out(train, settings))
+    trusted = held[stratified(source[held], settings.validation_size, seed)]
     check_classes(source[trusted], num_classes, "validation set")
-    if doubts.validation_imbalance > 1:
-        trusted = trusted[step_imbalance(source[trusted], wanted.rare, doubts.validation_imbalance, seed)]
-    told = mistaken(source[trusted], doubts.validation_noise, num_classes, seed)
-    everything = np.arange(len(train))
-    rest = everything if wanted.validation_is_test else np.setdiff1d(everything, held)
-    return Cut(rest[_biased(train[rest], wanted)], trusted, told)
+    if circumstances.validation_imbalance > 1:
+        trusted = trusted[step_imbalance(source[trusted], settings.rare, circumstances.validation_imbalance, seed)]
+    noisy_labels = mistaken(source[trusted], circumstances.validation_noise, num_classes, seed)
+    all_rows = np.arange(len(train))
+    rest = all_rows if settings.validation_is_test else np.setdiff1d(all_rows, held)
+    return SplitRows(rest[_biased(train[rest], settings)], trusted, noisy_labels)
 
 
-def _hold_out(labels: np.ndarray, wanted: Wanted) -> np.ndarray:
+def _hold_out(labels: np.ndarray, settings: SplitSettings) -> np.ndarray:
     try:
-        return stratified(labels, wanted.holdout, wanted.seed)
+        return stratified(labels, settings.holdout, settings.seed)
     except ArgumentError as error:
         raise ArgumentError(
-            f"holdout={wanted.holdout}: {error} Set holdout= and validation_sizes= in the recipe."
+            f"holdout={settings.holdout}: {error} Set holdout= and validation_sizes= in the recipe."
         ) from None
 
 
-def _biased(labels: np.ndarray, wanted: Wanted) -> np.ndarray:
-    if wanted.doubts.long_tail:
-        return long_tail(labels, wanted.imbalance, wanted.seed)
-    return (cut_each if wanted.doubts.each_cut else step_imbalance)(labels, wanted.rare, wanted.imbalance, wanted.seed)
+def _biased(labels: np.ndarray, settings: SplitSettings) -> np.ndarray:
+    if settings.circumstances.long_tail:
+        return long_tail(labels, settings.imbalance, settings.seed)
+    return (cut_each if settings.circumstances.each_cut else step_imbalance)(
+        labels, settings.rare, settings.imbalance, settings.seed
+    )

@@ -1,4 +1,4 @@
-"""A cell as a task for the loop, and a finished round as a record."""
+"""Turn a cell into a task for the active-learning loop, and a finished round into a record."""
 
 import copy
 import inspect
@@ -22,21 +22,21 @@ from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.errors import ArgumentError, DataError
 from rarefish.experiments.datasets import read_dataset, splits_of
 from rarefish.experiments.initial_models import load_starts, num_workers
-from rarefish.experiments.run_folder import Store
+from rarefish.experiments.run_folder import RunFolder
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.models.layers import find_layers
 from rarefish.models.networks import build_model
 from rarefish.training.jobs import FitAll, fit_each
 from rarefish.training.loop import Training
 
-STREAMED = 256
-"""Images looked at together where they are read from files: of 224 × 224 pixels, 8,000 would be 5 GB."""
-MOST_CLASSES = 200
-"""With more, no confusion matrix is kept."""
+STREAMED_BATCH_SIZE = 256
+"""Images per batch if they are read from files: 8,000 of 224 × 224 pixels would need 5 GB."""
+MAX_CONFUSION_CLASSES = 200
+"""With more classes, no confusion matrix is saved."""
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Complains about names and settings that no cell could work with, before any work."""
+    """Raises an ArgumentError for names and settings with which no cell could run, before any work starts."""
     read_dataset(experiment.dataset, experiment.image_size)
     splits = splits_of(experiment, next(experiment.cells()), "cpu")
     model = build_model(experiment.model, splits.num_classes, splits.channels, torch.Generator())
@@ -46,7 +46,9 @@ def check_experiment(experiment: Experiment) -> None:
         find_acquisition(method.acquisition)
         _bind(f"method {method.name!r}", ACQUISITIONS[method.acquisition], method.settings, Situation, 1, None)
         if experiment.circumstances.junk and "true" in (method.settings.get("labels"), method.acquisition[-4:]):
-            raise ArgumentError(f"Method {method.name!r} needs the true class of every image; junk has none.")
+            raise ArgumentError(
+                f"Method {method.name!r} needs the true class of every image, but junk images have none."
+            )
         if "layers" in method.settings:
             find_layers(model, method.settings["layers"])
 
@@ -58,15 +60,15 @@ def _bind(what: str, function: Any, settings: dict[str, Any], *arguments: Any) -
         raise ArgumentError(f"The settings of {what} do not fit: {error}.") from None
 
 
-def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, executor: Executor | None = None) -> Task:
-    """All that the loop needs for a cell."""
+def task_of(experiment: Experiment, cell: Cell, run_folder: RunFolder, device: str, executor: Executor | None = None) -> Task:
+    """Returns the task of a cell for the active-learning loop."""
     splits = splits_of(experiment, cell, device)
     is_streamed = not lies_in_memory(splits.pool)
     return Task(
         pool=splits.pool,
         validation=splits.validation,
         test=splits.test,
-        starts=load_starts(experiment, cell, store, splits, device),
+        starts=load_starts(experiment, cell, run_folder, splits, device),
         acquire=find_acquisition(cell.method.acquisition, **cell.method.settings),
         oracle=known_labels(_labels(splits.pool).tolist()),
         budget=experiment.budget,
@@ -75,30 +77,32 @@ def task_of(experiment: Experiment, cell: Cell, store: Store, device: str, execu
         training=Training(**experiment.training),
         warm=cell.restart == "warm",
         seed=cell.seed,
-        batch_size=STREAMED if is_streamed else 1000 if device == "cpu" else 8000,
+        batch_size=STREAMED_BATCH_SIZE if is_streamed else 1000 if device == "cpu" else 8000,
         workers=num_workers(device) if is_streamed else 0,
         learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
         executor=executor or SingleProcess(),
-        round_files=store.under_way(cell) if is_streamed else None,
+        round_files=run_folder.under_way(cell) if is_streamed else None,
     )
 
 
-def load_states(tasks: Sequence[Task], cells: Sequence[Cell], store: Store, fit_all: FitAll = fit_each) -> list[State]:
-    """Where the cells' finished rounds left off; before the first one, their starts.
+def load_states(
+    tasks: Sequence[Task], cells: Sequence[Cell], run_folder: RunFolder, fit_all: FitAll = fit_each
+) -> list[State]:
+    """Returns the state of each cell after its last finished round, or its initial state.
 
-    Where only the records of cold rounds are there, the last round's training is done again, for all cells at once.
+    If a cold cell has records but no saved state, its last training is repeated, for all such cells at once.
     """
     states, jobs = [], []
     for task, cell in zip(tasks, cells, strict=True):
-        records = store.records(cell)
-        if not records or store.has_state(cell, len(records)):
-            states.append(_load_state(task, cell, store, len(records)))
+        records = run_folder.records(cell)
+        if not records or run_folder.has_state(cell, len(records)):
+            states.append(_load_state(task, cell, run_folder, len(records)))
             continue
         if task.warm:
             raise DataError(
                 f"The run has {len(records)} rounds of {cell.key} but not their state, states/{cell.key}-r"
-                f"{len(records):02}.pt. A warm run goes on from its weights: copy that file as well."
+                f"{len(records):02}.pt. A warm run continues from its weights: copy that file as well."
             )
         states.append(rebuild(task, [record.indices for record in records]))
         jobs += jobs_of(replace(task, peek=False), states[-1], [])
@@ -106,49 +110,53 @@ def load_states(tasks: Sequence[Task], cells: Sequence[Cell], store: Store, fit_
     return states
 
 
-def _load_state(task: Task, cell: Cell, store: Store, number: int) -> State:
+def _load_state(task: Task, cell: Cell, run_folder: RunFolder, number: int) -> State:
     if number == 0:
         return begin(task)
-    kept = store.state(cell, number)
+    saved = run_folder.state(cell, number)
     models = [copy.deepcopy(start) for start in task.starts]
-    for model, weights in zip(models, kept["models"], strict=True):
+    for model, weights in zip(models, saved["models"], strict=True):
         model.load_state_dict(weights)
         model.eval()
-    return State(number, tuple(models), *(tuple(kept[name]) for name in ("labeled", "labels", "refused")))
+    return State(number, tuple(models), *(tuple(saved[name]) for name in ("labeled", "labels", "refused")))
 
 
-def keep_round(experiment: Experiment, cell: Cell, task: Task, finished: Round, store: Store) -> None:
-    """Writes a finished round to the run."""
+def keep_round(experiment: Experiment, cell: Cell, task: Task, finished: Round, run_folder: RunFolder) -> None:
+    """Writes a finished round to the folder of the run."""
     state = finished.state
-    kept: dict[str, Any] = {
+    saved: dict[str, Any] = {
         "models": [model.state_dict() for model in state.models],
         "labeled": list(state.labeled),
         "labels": list(state.labels),
         "refused": list(state.refused),
     }
     wants_snapshot = finished.number in experiment.snapshot_rounds and cell.seed == 0
-    store.finish(
-        cell, to_record(experiment, cell, task, finished), kept, _snapshot(task, finished) if wants_snapshot else None
+    run_folder.finish(
+        cell, to_record(experiment, cell, task, finished), saved, _snapshot(task, finished) if wants_snapshot else None
     )
 
 
 def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -> Record:
-    """What is kept of a round in numbers."""
-    settings, why, score = cell.method.settings, finished.choice.why, finished.score
-    truth = _labels(task.test)
+    """Returns the record of a finished round."""
+    settings, diagnosis, score = cell.method.settings, finished.choice.why, finished.score
+    true_labels = _labels(task.test)
     num_classes = task.num_classes
-    confusion = (truth * num_classes + score.prediction).bincount(minlength=num_classes**2).reshape(num_classes, -1)
-    # A thousand classes would be a million numbers a round, which no page shows.
-    confusion = confusion if num_classes <= MOST_CLASSES else confusion[:0]
+    confusion = (
+        (true_labels * num_classes + score.prediction).bincount(minlength=num_classes**2).reshape(num_classes, -1)
+    )
+    # A thousand classes would need a million numbers per round, which no report shows.
+    confusion = confusion if num_classes <= MAX_CONFUSION_CLASSES else confusion[:0]
     answers = torch.tensor([-1 if label is None else label for label in finished.answers])
     rare = torch.tensor(experiment.rare)
     kernel = {"features": "features", "fisher": "fisher", "fisher_true": "fisher"}.get(cell.method.acquisition, "")
     estimator = {"fisher": "posterior", "fisher_true": "true"}.get(cell.method.acquisition, "")
     pseudo_accuracy = rare_precision = None
-    if why is not None:
-        pseudo_accuracy = float((why.pseudo_labels == answers).float().mean())
-        for_rare = torch.isin(_labels(task.validation)[why.centers], rare)
-        rare_precision = float(torch.isin(answers[for_rare], rare).float().mean()) if for_rare.any() else None
+    if diagnosis is not None:
+        pseudo_accuracy = float((diagnosis.pseudo_labels == answers).float().mean())
+        has_rare_center = torch.isin(_labels(task.validation)[diagnosis.centers], rare)
+        rare_precision = (
+            float(torch.isin(answers[has_rare_center], rare).float().mean()) if has_rare_center.any() else None
+        )
     return Record(
         method=cell.method.name,
         seed=cell.seed,
@@ -162,7 +170,7 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
         train_s=finished.train_s,
         kernel=settings.get("kernel", kernel),
         labels=str(settings.get("labels", estimator)),
-        layers="+".join(why.layers) if why else "",
+        layers="+".join(diagnosis.layers) if diagnosis else "",
         validation_size=cell.validation_size,
         imbalance=cell.imbalance,
         start=cell.start,
@@ -178,12 +186,12 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
 
 
 def _snapshot(task: Task, finished: Round) -> dict[str, np.ndarray]:
-    """Features below the classifier, truth and answers of the first 2,000 test images."""
+    """Returns the last features, true labels and predictions of the first 2,000 test images."""
     count = min(2000, len(task.test))
-    here = Situation(
+    situation = Situation(
         finished.state.models, task.test, task.validation, (), batch_size=task.reader.batch_size, workers=task.workers
     )
-    features, logits = last_features(here, list(range(count)))
+    features, logits = last_features(situation, list(range(count)))
     return {
         "features": features.float().cpu().numpy(),
         "truth": _labels(task.test)[:count].numpy(),

@@ -1,4 +1,4 @@
-"""Finding a recipe: a function in a Python file that returns an Experiment. Nothing here needs torch."""
+"""Load a recipe: a function in a Python file that returns an Experiment. Does not import torch."""
 
 import inspect
 import runpy
@@ -10,7 +10,7 @@ from rarefish.experiments.settings import Experiment
 
 
 def load_recipe(address: str) -> Experiment:
-    """What the function of FILE.py:FUNCTION returns."""
+    """Returns the experiment that the function at FILE.py:FUNCTION returns."""
     file, _, name = address.rpartition(":")
     if not file or not Path(file).is_file():
         raise ArgumentError(f"A recipe is FILE.py:FUNCTION; there is no file {file or address!r}.")

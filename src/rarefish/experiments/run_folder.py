@@ -1,11 +1,11 @@
-"""A run on disk: settings, a file of records for each cell, and what a cell needs to go on after a kill.
+"""The folder of a run: settings, records per cell, and the states from which a killed run resumes.
 
-RUN/settings.json          the experiment, as it was started; compared when the run is taken up again
-RUN/records/CELL.jsonl     one line a finished round, written last
+RUN/settings.json          the experiment's settings, which are compared when the run is resumed
+RUN/records/CELL.jsonl     one line per finished round, written last
 RUN/states/CELL-rNN.pt     models and labels after round NN; only the latest is kept
-RUN/starts/START.pt        pretrained networks
-RUN/epochs/                long trainings and choices under way, where images are in files; gone when they are done
-RUN/snapshots/CELL-rNN.npz features and answers on the test set, for t-SNE
+RUN/starts/START.pt        initial networks
+RUN/epochs/                checkpoints of unfinished trainings and selections on image files; then deleted
+RUN/snapshots/CELL-rNN.npz features and predictions on the test set, for t-SNE
 """
 
 import fcntl
@@ -30,22 +30,22 @@ from rarefish.io import replace_whole, write_whole
 
 
 @dataclass(frozen=True)
-class Store:
-    """The folder of a run."""
+class RunFolder:
+    """The folder of a run, with methods to read and write its files."""
 
     folder: Path
 
     def records(self, cell: Cell) -> list[Record]:
-        """The finished rounds of a cell."""
+        """Returns the finished rounds of a cell."""
         path = self._records(cell)
         return read_records(path) if path.exists() else []
 
     def num_finished(self) -> int:
-        """Finished rounds of all cells, by counting lines."""
+        """Returns the number of finished rounds of all cells."""
         return sum(path.read_bytes().count(b"\n") for path in (self.folder / "records").glob("*.jsonl"))
 
     def finish(self, cell: Cell, record: Record, state: dict[str, Any], snapshot: dict[str, Any] | None) -> None:
-        """Keeps a finished round: first what the next one needs, last the record that says it is there."""
+        """Saves a finished round: first the state that the next round needs, last the record that marks it as done."""
         if snapshot:
             replace_whole(
                 self.folder / "snapshots" / f"{cell.key}-r{record.round:02}.npz",
@@ -53,7 +53,7 @@ class Store:
             )
         _save(self._state(cell, record.round), state)
         with self._records(cell).open("ab+") as file:
-            # One writer a cell, even if a worker outlives a killed parent.
+            # Only one process writes a cell's records, even if a worker outlives a killed parent.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             content = file.read()
@@ -68,19 +68,20 @@ class Store:
         self.under_way(cell).clear()
 
     def has_state(self, cell: Cell, number: int) -> bool:
+        """Returns whether the state after that round is saved."""
         return self._state(cell, number).exists()
 
     def under_way(self, cell: Cell) -> RoundFiles:
-        """Where the cell's next round keeps what it has so far."""
+        """Returns the checkpoint of the cell's next round."""
         return RoundFiles(self.folder / "epochs", cell.key)
 
     def state(self, cell: Cell, number: int) -> dict[str, Any]:
-        """What `finish` kept after that round."""
+        """Returns the state that `finish` saved after that round."""
         return _load(self._state(cell, number))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """The run for ourselves; complains if another process has it, or if the folder is somebody else's."""
+    def locked(self) -> Iterator[None]:
+        """Locks the run; raises if another process has locked it, or if the folder holds something else."""
         if not (self.folder / "settings.json").exists() and any(p.name != ".lock" for p in self.folder.glob("*")):
             raise ArgumentError(f"{self.folder} is not empty and holds no run. Choose another folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -91,22 +92,25 @@ class Store:
                 raise ArgumentError(
                     f"Another process is running the experiment in {self.folder}. Wait for it."
                 ) from None
-            for unfinished in self.folder.glob("*/*.part"):  # what a killed process was writing
+            for unfinished in self.folder.glob("*/*.part"):  # left by a killed process
                 unfinished.unlink(missing_ok=True)
             yield
 
     def start_path(self, key: str) -> Path:
+        """Returns the path of an initial network."""
         return self.folder / "starts" / f"{key}.pt"
 
     def save_start(self, key: str, weights: dict[str, Any]) -> None:
+        """Saves an initial network and deletes the checkpoint of its pretraining."""
         _save(self.start_path(key), weights)
-        self.start_under_way(key).unlink(missing_ok=True)
+        self.pretraining_checkpoint(key).unlink(missing_ok=True)
 
-    def start_under_way(self, key: str) -> Path:
-        """Where a pretraining is kept, epoch by epoch."""
+    def pretraining_checkpoint(self, key: str) -> Path:
+        """Returns the path at which an unfinished pretraining is saved after each epoch."""
         return self.folder / "epochs" / f"{key}.pt"
 
     def load_start(self, key: str) -> dict[str, Any]:
+        """Returns the weights of an initial network."""
         return _load(self.start_path(key))
 
     def _records(self, cell: Cell) -> Path:
@@ -116,10 +120,10 @@ class Store:
         return self.folder / "states" / f"{cell.key}-r{number:02}.pt"
 
 
-def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
-    """The run in that folder, made or taken up again; complains where its settings or data were others. Hold it first.
+def open_run_folder(folder: Path, experiment: Experiment, data: str = "") -> RunFolder:
+    """Creates or reopens the run in that folder; raises if its settings or data were different. Lock it first.
 
-    `data` tells data sets apart; a run without it is taken to be of these.
+    `data` is the fingerprint of the data set; it is not compared if the run was saved without one.
     """
     path, settings = folder / "settings.json", experiment.to_json()
     if path.exists():
@@ -134,16 +138,16 @@ def open_store(folder: Path, experiment: Experiment, data: str = "") -> Store:
             )
         for part in ("starts", "epochs") if different else ():
             for made in (folder / part).glob("*.pt"):
-                made.unlink()  # under the other settings
+                made.unlink()  # made under the other settings
         settings = with_methods_of(before, settings) if has_records else settings
     for part in ("records", "states", "starts", "epochs", "snapshots"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(settings | ({"data": data} if data else {}), indent=2))
-    return Store(folder)
+    return RunFolder(folder)
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all; made in memory first, since torch turns the error of a full disk into one of its own."""
+    """Saves atomically; serialized in memory first, since torch replaces the error of a full disk by its own."""
     made = io.BytesIO()
     torch.save(content, made)
     replace_whole(path, lambda file: file.write(made.getbuffer()))
@@ -153,5 +157,5 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
-        why = str(error).partition("\n")[0]  # torch goes on about its versions
+        why = str(error).partition("\n")[0]  # the other lines are about versions of torch
         raise DataError(f"{path} cannot be read: {why}. Remove the cell's files to run it again.") from error

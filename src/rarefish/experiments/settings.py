@@ -1,4 +1,4 @@
-"""What an experiment is: one frozen record of settings, and the cells it falls into. Nothing here needs torch."""
+"""The settings of an experiment and its cells, one per combination of settings. Does not import torch."""
 
 import hashlib
 import json
@@ -15,14 +15,14 @@ RESTARTS = ("cold", "warm")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """An acquisition with its settings, under the name it has in charts and records."""
+    """An acquisition with its settings, and its name in charts and records."""
 
     name: str
     acquisition: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """Passed on by name: samples, kernel, labels, layers …"""
+    """Keyword arguments of the acquisition: samples, kernel, labels, layers …"""
     members: int = 1
-    """Networks of an ensemble."""
+    """Number of networks in the ensemble."""
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -30,29 +30,30 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """How the pool is biased, and what a skeptic asks: things that are not as the method would like them."""
+    """How the pool is biased, and conditions that make the task harder for the method."""
 
     each_cut: bool = False
-    """Every rare class keeps 1/imbalance of its own images, not the rare ones together 1/imbalance of the others."""
+    """Every rare class keeps 1/imbalance of its images; otherwise all rare classes together have 1/imbalance of the
+    number of common images."""
     long_tail: bool = False
-    """Class sizes of the pool fall exponentially, the last class `imbalance` times smaller than the first."""
+    """Class sizes in the pool decrease exponentially; the last class is `imbalance` times smaller than the first."""
     validation_imbalance: int = 1
-    """In the validation set, too, the rare classes together are 1/ratio of the number of the others."""
+    """The rare classes together have 1/ratio of the number of common images in the validation set too."""
     validation_noise: float = 0.0
-    """Share of the validation labels that name another class."""
+    """Fraction of the validation labels that are wrong."""
     junk: int = 0
-    """Images of no class in the pool: pool images whose quarters were mixed up. The oracle has no answer for them."""
+    """Number of pool images without a class: images with shuffled quarters, for which the oracle has no label."""
     train_on_validation: bool = False
-    """The task's model learns from the validation set as well as from what is bought."""
+    """The model is trained on the validation set as well as on the labeled pool images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything that decides the numbers of an experiment."""
+    """All settings that determine the results of an experiment."""
 
     name: str
     dataset: str
-    """A name of `experiments.data.DATASETS`."""
+    """A name in `experiments.datasets.DATASETS`."""
     model: str
     methods: tuple[Method, ...]
     seeds: int = 10
@@ -60,25 +61,25 @@ class Experiment:
     budget: int = 125
     rare: tuple[int, ...] = (5, 6, 7, 8, 9)
     imbalances: tuple[int, ...] = (100,)
-    """The rare classes together keep 1/ratio of the number of the others."""
+    """The rare classes together have 1/ratio of the number of common images."""
     validation_sizes: tuple[int, ...] = (10_000,)
     holdout: int = 10_000
-    """Images kept out of the pool, from which all validation sets are drawn."""
+    """Number of images kept out of the pool, from which all validation sets are drawn."""
     validation_is_test: bool = False
-    """Validation sets are drawn from the test set, and nothing is held out: the paper's ImageNet has no third set.
-    Whoever looks at such a validation set has seen the test images, though it learns nothing from them."""
+    """Draw validation sets from the test set and hold nothing out, as the paper does on ImageNet. A method that uses
+    such a validation set sees the test images, although it is not trained on them."""
     image_size: int = 224
-    """Height and width that image files are brought to; images in arrays stay as they are."""
+    """Height and width that image files are resized to; images in arrays are not resized."""
     starts: tuple[str, ...] = ("pretrained",)
     restarts: tuple[str, ...] = ("cold",)
     training: dict[str, Any] = field(default_factory=dict)
-    """Settings of `training.Training` that differ from its defaults."""
+    """Arguments of `training.loop.Training` that differ from the defaults."""
     pretraining: dict[str, Any] = field(default_factory=lambda: {"epochs": 8, "step_size": 3})
     snapshot_rounds: tuple[int, ...] = ()
-    """Rounds after which the test set's features are kept, for t-SNE; first seed only."""
+    """Rounds after which the features of test images are saved for t-SNE, for the first seed only."""
     circumstances: Circumstances = Circumstances()
     best_epoch: bool = False
-    """Also note the best test accuracy over all epochs, as the paper reports it: peeking, for comparison only."""
+    """Also record the best test accuracy over all epochs, as in the paper; it is optimistic, for comparison only."""
 
     def __post_init__(self) -> None:
         for what in ("seeds", "rounds", "budget"):
@@ -101,7 +102,7 @@ class Experiment:
             raise ArgumentError(f"Two methods have the same name: {', '.join(names)}.")
 
     def only(self, methods: tuple[str, ...] = (), **changes: Any) -> "Experiment":
-        """The same experiment with some of its methods, or with other settings."""
+        """Returns the experiment with only some of its methods, or with changed settings."""
         known = {method.name: method for method in self.methods}
         for name in methods:
             if name not in known:
@@ -110,19 +111,19 @@ class Experiment:
         return replace(self, methods=chosen, **changes)
 
     def cells(self) -> Iterator["Cell"]:
-        """Every combination, the seeds outermost: whole comparisons come in early."""
+        """Yields every combination with the seeds outermost, so that complete comparisons are available early."""
         varied = self.imbalances, self.validation_sizes, self.starts, self.restarts, self.methods
         for seed, imbalance, size, start, restart, method in product(range(self.seeds), *varied):
             yield Cell(method, seed, imbalance, size, start, restart)
 
     def to_json(self) -> dict[str, Any]:
-        """All settings as plain values."""
+        """Returns all settings as plain JSON values."""
         return json.loads(json.dumps(asdict(self)))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of all rounds: a method, a seed and one of each varied setting."""
+    """One run of all rounds: a method, a seed and one value of each varied setting."""
 
     method: Method
     seed: int
@@ -133,29 +134,29 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """A name that is the same whenever the same numbers would come out, and fits a file."""
+        """A file name that is the same for equal settings and so for equal results."""
         plain = json.dumps(asdict(self), sort_keys=True)
         name = "".join(letter if letter.isalnum() else "_" for letter in self.method.name)
         return f"{name}-s{self.seed}-{hashlib.sha256(plain.encode()).hexdigest()[:10]}"
 
 
-FREE = {"name", "seeds", "methods", "rounds"}
-"""May differ on resume: they add cells or rounds, and change no number that is already there. But a method of the same
-name is the same method."""
+MAY_DIFFER = {"name", "seeds", "methods", "rounds"}
+"""Settings that may differ when a run is resumed: they add cells or rounds and change no existing result. A method
+must still have the same settings under the same name."""
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What differs between two settings, both values shown, apart from what may."""
+    """Returns the differences between two settings, with both values, except for those that may differ."""
     plain = Experiment(name="", dataset="", model="", methods=()).to_json()
-    # A setting that came later had its default then.
+    # A setting that was added later had its default value in older runs.
     old = {**plain, **old, "circumstances": {**plain["circumstances"], **old.get("circumstances", {})}}
-    pairs = [(f.name, old[f.name], new.get(f.name)) for f in fields(Experiment) if f.name not in FREE]
+    pairs = [(f.name, old[f.name], new.get(f.name)) for f in fields(Experiment) if f.name not in MAY_DIFFER]
     known = {method["name"]: method for method in old["methods"]}
     pairs += [(f"method {m['name']!r}", known.get(m["name"], m), m) for m in new["methods"]]
     return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]
 
 
 def with_methods_of(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The new settings, and behind their methods those of the old ones: what a run holds records of."""
+    """Returns the new settings with the old methods appended, since the run has records of all of them."""
     names = {method["name"] for method in new["methods"]}
     return new | {"methods": [*new["methods"], *(m for m in old.get("methods", ()) if m["name"] not in names)]}
