@@ -145,7 +145,7 @@ def test_imagenet_with_all_methods(tmp_path: Path) -> None:
 def test_what_cannot_be_is_said_before_the_work(files: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="set holdout=0, not 5"):
         imagenet(holdout=5)
-    with pytest.raises(ArgumentError, match="Junk is made of images that lie in memory"):
+    with pytest.raises(ArgumentError, match="Junk images can only be made of arrays in memory"):
         run_experiment(imagenet(circumstances=Circumstances(junk=3)), tmp_path / "run")
     shutil.copytree(files / "imagenet", tmp_path / "imagenet")
     shutil.rmtree(tmp_path / "imagenet" / "val" / WNIDS[2])

@@ -89,13 +89,15 @@ def test_a_cell_of_two_runs_counts_once_and_other_circumstances_are_kept_apart(r
     settings = json.loads((again / "settings.json").read_text())
     for change in ({"circumstances": {"junk": 5}}, {"training": {"epochs": 60}}):
         (again / "settings.json").write_text(json.dumps(settings | change))
-        with pytest.raises(ArgumentError, match=f"run and .*again differ in {next(iter(change))}. Report them apart"):
+        with pytest.raises(
+            ArgumentError, match=f"run and .*again differ in {next(iter(change))}. Report them separately"
+        ):
             read_runs([run, again])
 
 
 def test_two_methods_of_one_name_are_not_taken_for_one(run: Path) -> None:
     (run / "records" / "random-s0-other.jsonl").write_text((run / "records" / "random-s0.jsonl").read_text())
-    with pytest.raises(ArgumentError, match="Two methods of one name"):
+    with pytest.raises(ArgumentError, match="Two methods of these runs have the same name"):
         read_runs([run])
 
 

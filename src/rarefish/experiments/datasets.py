@@ -146,7 +146,7 @@ def make_splits(settings: SplitSettings, device: str) -> Splits[Any]:
     is_in_files = isinstance(train, ImageFiles)
     if settings.circumstances.junk and (is_in_files or settings.dataset in AS_BYTES):
         raise ArgumentError(
-            f"Junk is made of images that lie in memory as numbers; those of {settings.dataset} do not."
+            f"Junk images can only be made of arrays in memory; {settings.dataset} is not kept as such."
         )
     source = test if settings.validation_is_test else train
     if is_in_files:

@@ -1,1 +1,1 @@
-"""Charts and pages from records. Nothing here needs torch."""
+"""Charts, statistics and report pages made from records."""

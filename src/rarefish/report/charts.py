@@ -1,4 +1,4 @@
-"""Charts as matplotlib figures, in colours that a colour-blind reader can tell apart (Okabe and Ito)."""
+"""Charts as matplotlib figures, in the colorblind-safe palette of Okabe and Ito."""
 
 import io
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ PALETTE = (
 OWN_COLORS = {"random": "#777777"}
 MARKERS = "osD^vP*X"
 MOST_BANDS = 8
-"""Where more curves are drawn, their spreads hide each other."""
+"""With more curves, their bands would hide each other and are not drawn."""
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -32,12 +32,12 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "rarefish",
-    "text.parse_math": False,  # names are text, also with dollar signs
+    "text.parse_math": False,  # a dollar sign in a name is no formula
 }
 
 
 def draw_curves(records: Sequence[Record]) -> Figure:
-    """Rare-class recall and accuracy against labels bought: the mean over seeds, with one standard deviation around."""
+    """Draws rare-class recall and accuracy against the number of labels: mean over seeds ± one standard deviation."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -48,7 +48,7 @@ def draw_curves(records: Sequence[Record]) -> Figure:
 
 
 def draw_recall(records: Sequence[Record], rare: Sequence[int], class_names: Sequence[str]) -> Figure:
-    """Recall of each class after the last round, one bar a method, the range over seeds as a line."""
+    """Draws the recall of each class after the last round: one bar per method, with the range over seeds as a line."""
     methods, last = methods_of(records), max(record.round for record in records)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 3.4), layout="constrained")
@@ -81,7 +81,7 @@ def draw_lines(
     paper: Sequence[Curve] = (),
     top: float | None = None,
 ) -> Figure:
-    """One panel of curves with their spread; the paper's own, where given, as thin dashed lines of the same colour.
+    """Draws one panel of curves with their spread; the paper's curves, if given, are thin dashed lines.
 
     `methods` are all of the report, so that each has one colour and one marker on every chart. `ours` has the heavy
     line, and of many curves it alone has its spread drawn.
@@ -119,7 +119,7 @@ def draw_heatmaps(
     top: float,
     shown_from: float,
 ) -> Figure:
-    """A panel of numbers for each method, darker where they are larger; `names` are those of columns and rows."""
+    """Draws a heat map for each method, darker for larger numbers; `names` are those of columns and rows."""
     with mpl.rc_context(STYLE | {"axes.grid": False}):
         across = min(3, len(values))
         down = -(-len(values) // across)
@@ -145,7 +145,7 @@ def draw_heatmaps(
 
 
 def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Figure:
-    """t-SNE of test images by method (positions, truth, answers): dots right, balls wrong, coloured by true class."""
+    """Draws a t-SNE map per method, colored by true class: small dots are correct predictions, large ones are wrong."""
     palette = mpl.colormaps["tab10"]
     with mpl.rc_context(STYLE | {"axes.grid": False}):
         columns = min(3, len(places)) if len(places) != 4 else 2
@@ -166,13 +166,13 @@ def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> F
 
 
 def color_of(method: str, methods: Sequence[str], ours: str = "") -> str:
-    """The same colour for a method on every chart of a report; ours has the first of them on every report."""
+    """Returns a color per method, the same on every chart; our method always has the first one."""
     ranked = sorted((m for m in methods if m not in OWN_COLORS), key=lambda m: m != ours)
     return OWN_COLORS[method] if method in OWN_COLORS else PALETTE[ranked.index(method) % len(PALETTE)]
 
 
 def to_svg(figure: Figure) -> str:
-    """The chart as text that can stand inside a page."""
+    """Returns the chart as SVG that can be embedded in a page."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -181,7 +181,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """The chart as an image or PDF."""
+    """Saves the chart as an image or PDF."""
     with mpl.rc_context(STYLE):
         figure.savefig(path, dpi=160)
 
@@ -189,7 +189,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 def _draw_curve(
     axes: Axes, drawn: Curve, color: str, marker: str, *, is_muted: bool = False, has_band: bool = True
 ) -> None:
-    least = 0 if drawn.values.min() >= 0 else -1  # shares, or differences of shares
+    least = 0 if drawn.values.min() >= 0 else -1  # fractions, or differences of fractions
     low, high = np.clip([drawn.mean - drawn.std, drawn.mean + drawn.std], least, 1)
     if has_band:
         axes.fill_between(drawn.labels_spent, low, high, color=color, alpha=0.15, linewidth=0)

@@ -1,4 +1,4 @@
-"""Numbers behind the charts: mean and spread over seeds, labels needed, labels saved."""
+"""Learning curves: mean and spread over seeds, labels needed, labels saved."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,14 +10,14 @@ from rarefish.active_learning.records import Record
 
 @dataclass(frozen=True)
 class Curve:
-    """A figure of one method after each round, over seeds."""
+    """A metric of one method after each round, for all seeds."""
 
     method: str
     labels_spent: np.ndarray
     values: np.ndarray
-    """One row a seed, one column a round."""
+    """One row per seed, one column per round."""
     seeds: tuple[int, ...] = ()
-    """Of the rows; counted from 0 where none are given."""
+    """Seeds of the rows; 0, 1, 2 … if not given."""
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -29,12 +29,12 @@ class Curve:
 
     @property
     def std(self) -> np.ndarray:
-        """Of the sample (divided by n - 1); 0 for a single seed."""
+        """The sample standard deviation over seeds (divided by n - 1); 0 for a single seed."""
         return self.values.std(axis=0, ddof=1 if len(self.values) > 1 else 0)
 
 
 def curve(records: Sequence[Record], method: str, figure: str) -> Curve:
-    """The figure (`accuracy`, `rare_recall` …) of a method, seeds in order."""
+    """Returns the curve of a metric (`accuracy`, `rare_recall` …) of a method, with seeds in order."""
     own = sorted((r for r in records if r.method == method), key=lambda r: (r.seed, r.round))
     seeds = sorted({r.seed for r in own})
     values = np.array([[getattr(r, figure) for r in own if r.seed == seed] for seed in seeds])
@@ -42,7 +42,7 @@ def curve(records: Sequence[Record], method: str, figure: str) -> Curve:
 
 
 def of_seeds(drawn: Curve, seeds: Sequence[int]) -> Curve:
-    """The same of some seeds, in their order."""
+    """Returns the curve of some of the seeds, in the given order."""
     rows = [drawn.seeds.index(seed) for seed in seeds]
     return Curve(drawn.method, drawn.labels_spent, drawn.values[rows], tuple(seeds))
 
@@ -51,8 +51,8 @@ SETTINGS = ("imbalance", "validation_size", "start", "restart")
 
 
 def name_apart(records: Sequence[Record]) -> list[Record]:
-    """The records with the settings that vary among them in the method's name, a curve being then a method; those of a
-    method in the order of its settings."""
+    """Returns the records with the settings that vary among them added to the method's name, so that every curve is a
+    method; the records of a method are in the order of its settings."""
     varied = [name for name in SETTINGS if len({getattr(record, name) for record in records}) > 1]
     if not varied:
         return list(records)
@@ -72,7 +72,7 @@ def name_apart(records: Sequence[Record]) -> list[Record]:
 
 
 def complete(records: Sequence[Record]) -> list[Record]:
-    """The records of the rounds that every seed of a method has: a run that is under way can be looked at."""
+    """Returns the records of those rounds that all seeds of a method have finished."""
     kept = []
     for method in methods_of(records):
         own = [record for record in records if record.method == method]
@@ -82,12 +82,12 @@ def complete(records: Sequence[Record]) -> list[Record]:
 
 
 def methods_of(records: Sequence[Record]) -> list[str]:
-    """Every method, in the order of first appearance."""
+    """Returns the curve of every method, in the order of first appearance."""
     return list(dict.fromkeys(record.method for record in records))
 
 
 def labels_to_reach(level: float, reached: Curve) -> float:
-    """How many labels the mean curve takes to get to a level, between rounds along a straight line; inf if never.
+    """Returns the labels that the mean curve needs to reach a level, interpolated linearly; inf if it never does.
 
     Before the first round nothing is known: a level passed there counts as all of the first round's labels.
     """
@@ -95,7 +95,7 @@ def labels_to_reach(level: float, reached: Curve) -> float:
 
 
 def labels_to_reach_each(levels: np.ndarray, reached: Curve) -> np.ndarray:
-    """The same for many levels."""
+    """Returns the labels needed for each of many levels."""
     best, spent = np.maximum.accumulate(reached.mean), reached.labels_spent.astype(float)
     after = np.searchsorted(best, levels)
     high = np.clip(after, 1, len(best) - 1) if len(best) > 1 else np.zeros_like(after)
@@ -106,5 +106,5 @@ def labels_to_reach_each(levels: np.ndarray, reached: Curve) -> np.ndarray:
 
 
 def labels_saved(ours: Curve, rival: Curve) -> float:
-    """Share of the rival's labels that we do without to end where it ends; minus infinity if we never get there."""
+    """Returns the fraction of the rival's labels saved at its final level; minus infinity if we never reach it."""
     return 1 - labels_to_reach(float(rival.mean[-1]), ours) / float(rival.labels_spent[-1])

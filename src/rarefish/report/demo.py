@@ -1,4 +1,4 @@
-"""The demo: rare digits in a biased pool, three ways to buy labels, one page that shows the gain."""
+"""The demo: compare three acquisitions on a biased pool of digits, and write a report."""
 
 import base64
 import io
@@ -29,22 +29,22 @@ Digits = Splits[TensorDataset]
 METHODS = ("fisher", "entropy", "random")
 BUDGET = 40
 PRETRAINING = Training(epochs=4, step_size=2)
-"""Half the paper's epochs: two minutes are all a newcomer gives."""
+"""Half of the paper's epochs, to keep the demo short."""
 
 Tell = Callable[[str, int], None]
-"""(what is being done, steps done since the last call) for whoever shows progress."""
+"""Progress callback: (description, steps done since the last call)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Where the report is, and the gain in one line."""
+    """The path of the report, and one sentence about the gain."""
 
     page: Path
     sentence: str
 
 
 def num_steps(num_seeds: int, num_rounds: int) -> int:
-    """How many steps `run_demo` will tell of."""
+    """Returns the number of progress steps of `run_demo`."""
     return num_seeds * (PRETRAINING.epochs + len(METHODS) * num_rounds)
 
 
@@ -78,7 +78,7 @@ def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda 
 
 
 def pretrained_start(splits: Digits, seed: int, on_epoch: Callable[[nn.Module], None]) -> nn.Module:
-    """A LeNet that has learned rotations on the pool: the start of every round of this seed."""
+    """Returns a LeNet pretrained on rotations of the pool, from which every round of this seed starts."""
     generator = torch.Generator().manual_seed(seed)
     model = build_model("lenet", splits.num_classes, 1, generator)
     job = PretrainingJob(model, splits.pool.tensors[0], splits.num_classes, generator)
@@ -116,7 +116,7 @@ def to_record(method: str, seed: int, each: Round, rare: tuple[int, ...]) -> Rec
 
 
 def to_thumbnails(each: Round, splits: Digits) -> list[Thumbnail]:
-    """Every chosen image of a round beside the failure that called for it."""
+    """Returns the chosen images of a round, each with the validation failure that it was matched to."""
     assert each.choice.why is not None
     thumbnails = []
     for label, (index, _, center, pseudo_label) in zip(each.answers, each.choice.why.rows(), strict=True):
@@ -136,7 +136,7 @@ def to_thumbnails(each: Round, splits: Digits) -> list[Thumbnail]:
 
 
 def to_data_address(image: torch.Tensor) -> str:
-    """The picture itself, written so that a page can hold it."""
+    """Returns the image as a data URL that can be embedded in a page."""
     buffer = io.BytesIO()
     to_picture(image).convert("L").save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

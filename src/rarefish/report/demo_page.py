@@ -1,4 +1,4 @@
-"""One HTML file: charts, numbers and pictures inside, nothing fetched from anywhere."""
+"""The report of the demo: one HTML file with embedded charts and images, which needs no network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from rarefish.report.curves import Curve, curve, labels_saved, labels_to_reach, 
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """A chosen image beside the validation failure that called for it; pictures as data addresses."""
+    """A chosen image and the validation failure that it was matched to; images are data URLs."""
 
     picture: str
     center_picture: str
     label: int
-    """The oracle's answer."""
+    """The label from the oracle."""
     pseudo_label: int
-    """The label it was described with."""
+    """The pseudo-label with which the image was described."""
     center_label: int
     is_rare: bool
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What our method wins over its best rival, on the mean curves over seeds."""
+    """The gain of our method over its best rival, on the mean curves over seeds."""
 
     ours: Curve
     rivals: tuple[Curve, ...]
@@ -38,7 +38,7 @@ class Gain:
 
     @property
     def sentence(self) -> str:
-        """Rare-class recall of all, and labels saved against the best of the others."""
+        """Returns the rare-class recall of all methods, and the labels saved against the best other method."""
         spent = int(self.ours.labels_spent[-1])
         others = " and ".join(f"{rival.mean[-1]:.0%} with {rival.method}" for rival in self.rivals)
         needed = labels_to_reach(float(self.best.mean[-1]), self.ours)
@@ -54,7 +54,7 @@ class Gain:
 
 
 def gain(records: Sequence[Record], ours: str = "fisher") -> Gain:
-    """The gain in rare-class recall."""
+    """Returns the gain in rare-class recall."""
     rivals = (method for method in methods_of(records) if method != ours)
     return Gain(curve(records, ours, "rare_recall"), tuple(curve(records, m, "rare_recall") for m in rivals))
 
@@ -69,7 +69,7 @@ def demo_page(
     command: str,
     version: str,
 ) -> str:
-    """The demo's report; `thumbnails` has one list a round."""
+    """Returns the HTML of the demo's report; `thumbnails` has one list per round."""
     methods, seeds = methods_of(records), sorted({record.seed for record in records})
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         (files("rarefish.report") / "demo.html").read_text(encoding="utf-8")
@@ -99,7 +99,7 @@ def _table_row(records: Sequence[Record], method: str) -> tuple[str, list[str], 
 
 
 def _rare_bought(records: Sequence[Record], method: str, rare: Sequence[int]) -> list[str]:
-    """Rare images bought in each round, mean over seeds."""
+    """Returns the number of rare images labeled in each round, mean over seeds."""
     rounds = sorted({record.round for record in records})
     own = [[r for r in records if r.method == method and r.round == number] for number in rounds]
     counts = [[sum(label in rare for label in r.bought) for r in of_round] for of_round in own]

@@ -1,4 +1,4 @@
-"""The report of runs: learning curves, labels saved, tests, what was bought, what it cost."""
+"""The report of runs: learning curves, labels saved, significance tests, labels per class, time and passes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -22,11 +22,11 @@ from rarefish.report.statistics import Comparison, Saving, compare, saving
 
 FORMATS = ("html", "png", "pdf", "csv", "parquet")
 MOST_CLASSES = 20
-"""With more, a chart class by class cannot be read."""
+"""With more classes, a chart per class would be unreadable."""
 
 
 def figures(contents: Contents) -> dict[str, Figure]:
-    """Every chart of the report by name."""
+    """Returns every chart of the report by name."""
     methods, accuracy = methods_of(contents.records), contents.curves("accuracy")
     draw = partial(draw_lines, methods=methods, ours=contents.ours)
     drawn = {
@@ -43,7 +43,7 @@ def figures(contents: Contents) -> dict[str, Figure]:
         drawn["pseudo_accuracy"] = draw(labels, "Pseudo-labels of the chosen that are right", top=1.0)
     classes = [str(c) for c in range(len(contents.records[0].recall))]
     if len(classes) <= MOST_CLASSES:
-        number = min(3, *(len(each.labels_spent) for each in accuracy))  # a run may be under way
+        number = min(3, *(len(each.labels_spent) for each in accuracy))  # a run may be unfinished
         drawn |= class_figures(contents.records, methods, classes, number)
     own = forecast(contents.records, contents.ours)
     if own and own.curves:
@@ -57,7 +57,7 @@ def figures(contents: Contents) -> dict[str, Figure]:
 def class_figures(
     records: Sequence[Record], methods: Sequence[str], classes: Sequence[str], number: int
 ) -> dict[str, Figure]:
-    """What was bought and what is recognised, class by class; recall and confusion after round `number`."""
+    """Returns the charts per class: labels, recall and confusion after round `number`."""
     picks = {method: _picks(records, method, len(classes)) for method in methods}
     rounds = [str(r) for r in range(1, 1 + max(counts.shape[1] for counts in picks.values()))]
     after = [[r for r in records if r.method == method and r.round == number] for method in methods]
@@ -78,31 +78,31 @@ def class_figures(
 
 
 def savings(contents: Contents, figure: str = "accuracy") -> list[Saving]:
-    """Labels that our method saves against each other one."""
+    """Returns the labels that our method saves against each other method."""
     ours = curve(contents.records, contents.ours, figure)
     found = [saving(ours, rival) for rival in contents.curves(figure) if rival.method != contents.ours]
     return [one for one in found if one]
 
 
 def comparisons(contents: Contents, num_rounds: int | None = None) -> list[Comparison]:
-    """Our accuracy against each other method's, seed by seed."""
+    """Returns paired comparisons of our accuracy with that of each other method."""
     ours = curve(contents.records, contents.ours, "accuracy")
     return compare(ours, [rival for rival in contents.curves("accuracy") if rival.method != contents.ours], num_rounds)
 
 
 def forecasts(contents: Contents) -> list[Forecast]:
-    """What the next labels would bring, method by method."""
+    """Returns the expected gain of the next labels per method."""
     found = [forecast(contents.records, method) for method in methods_of(contents.records)]
     return [one for one in found if one]
 
 
 def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Writes the asked-for files into the folder: report.html, NAME.png, NAME.pdf, records.csv, records.parquet."""
+    """Writes the requested formats into the folder: report.html, NAME.png, NAME.pdf, records.csv, records.parquet."""
     for wanted in formats:
         if wanted not in FORMATS:
             raise ArgumentError(f"There is no format {wanted!r}. {nearest(wanted, FORMATS)}")
     if "parquet" in formats and not find_spec("pyarrow"):
-        raise ArgumentError("Parquet needs a package of its own: pip install 'rarefish[parquet]'.")
+        raise ArgumentError("Parquet needs another package: pip install 'rarefish[parquet]'.")
     output.mkdir(parents=True, exist_ok=True)
     drawn, written = figures(contents), []
     for kind in set(formats) & {"png", "pdf"}:
@@ -122,7 +122,7 @@ def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> li
 
 
 def write_parquet(records: Sequence[Record], path: Path) -> None:
-    """The table of `to_csv`, every number whole."""
+    """Returns the table of `to_csv` with unrounded numbers."""
     import pyarrow
     from pyarrow import parquet
 
@@ -131,7 +131,7 @@ def write_parquet(records: Sequence[Record], path: Path) -> None:
 
 
 def page(contents: Contents, drawn: dict[str, Figure]) -> str:
-    """The report as one file that needs no network."""
+    """Returns the report as one HTML file that needs no network."""
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         (files("rarefish.report") / "experiments.html").read_text(encoding="utf-8")
     )
@@ -153,7 +153,7 @@ def page(contents: Contents, drawn: dict[str, Figure]) -> str:
 
 
 def _cells(drawn: Curve) -> list[str]:
-    """In percent; one seed has no spread."""
+    """Returns mean and spread in percent; a single seed has no spread."""
     spread = [f" ± {100 * std:.1f}" if len(drawn.values) > 1 else "" for std in drawn.std]
     return [f"{100 * mean:.1f}{more}" for mean, more in zip(drawn.mean, spread, strict=True)]
 
@@ -180,12 +180,12 @@ def _rare_share(contents: Contents) -> list[Curve]:
 
 
 def _share_of(record: Record, rare: frozenset[int]) -> float:
-    """Rare images among all that were asked for, also those that got no answer."""
+    """Returns the fraction of rare images among all that were chosen, including those without a label."""
     return sum(c in rare for c in record.bought) / max(len(record.indices), len(record.bought), 1)
 
 
 def _picks(records: Sequence[Record], method: str, num_classes: int) -> np.ndarray:
-    """Images bought of each class (row) in each round (column), mean over seeds."""
+    """Returns the images labeled per class (rows) and round (columns), mean over seeds."""
     own = [record for record in records if record.method == method]
     bought = np.zeros((num_classes, max(record.round for record in own)))
     for record in own:
@@ -194,7 +194,7 @@ def _picks(records: Sequence[Record], method: str, num_classes: int) -> np.ndarr
 
 
 def _confusion(records: Sequence[Record]) -> np.ndarray:
-    """Answers in % of each true class, all seeds together."""
+    """Returns the predictions in % of each true class, summed over seeds."""
     counts = np.sum([record.confusion for record in records], axis=0)
     return 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
@@ -209,7 +209,7 @@ def _places(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _cost(records: Sequence[Record], method: str) -> tuple[str, str, str, str]:
     own = [record for record in records if record.method == method]
-    chose = [record for record in own if record.passes] or own  # a random first round takes no pass
+    chose = [record for record in own if record.passes] or own  # a random first round needs no pass over the pool
     passes = np.mean([record.passes for record in chose])
     select_s, train_s = np.mean([r.select_s for r in chose]), np.mean([r.train_s for r in own])
     return method, f"{passes:,.0f}", f"{select_s:.2f}", f"{train_s:.2f}"

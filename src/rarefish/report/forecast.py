@@ -1,4 +1,4 @@
-"""What the next labels were expected to bring after each round, and what they brought on the test set."""
+"""Compare the expected gain of the next labels after each round with the gain on the test set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ EXPECTED, CAME = "expected, from the validation set", "come true, on the test se
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of one method: the outlook after the last round, mean over seeds, and how far off earlier ones were."""
+    """The forecast of one method after the last round, mean over seeds, and the errors of earlier forecasts."""
 
     method: str
     outlook: Outlook
     curves: tuple[Curve, ...]
-    """Expected and come true after each round but the last, where there was a next one to compare with."""
+    """(expected, actual) gain after each round except the last, which has no next round to compare with."""
 
     @property
     def error(self) -> float | None:
-        """Mean distance of what was expected from what came, over rounds and seeds."""
+        """The mean absolute error of the forecasts over rounds and seeds."""
         if not self.curves:
             return None
         expected, came = self.curves
@@ -31,7 +31,7 @@ class Forecast:
 
 
 def forecast(records: Sequence[Record], method: str) -> Forecast | None:
-    """None where a run has too few rounds, or did not look at its validation set."""
+    """Returns the forecast, or None if a run has too few rounds or no validation scores."""
     own = sorted((r for r in records if r.method == method), key=lambda r: (r.seed, r.round))
     runs = [[r for r in own if r.seed == seed] for seed in sorted({r.seed for r in own})]
     if not all(r.validation_recall for r in own) or min(map(len, runs)) < FEWEST_ROUNDS:
@@ -49,9 +49,9 @@ def forecast(records: Sequence[Record], method: str) -> Forecast | None:
 
 
 def after(run: Sequence[Record]) -> Outlook | None:
-    """What was to be expected after these rounds of one seed."""
+    """Returns the forecast after these rounds of one seed."""
     failing = failing_classes(run[0].validation_recall)
-    # Stratified by class, as our validation sets are: a class that is not there has a recall of NaN and never fails.
+    # Stratified by class, as our validation sets are: a class without images has a recall of NaN and never fails.
     num_images = run[0].validation_size * len(failing) // len(run[0].validation_recall)
     return expect_gain(
         [r.labels_spent for r in run], [float(np.mean(np.array(r.validation_recall)[failing])) for r in run], num_images
@@ -59,7 +59,7 @@ def after(run: Sequence[Record]) -> Outlook | None:
 
 
 def gained(run: Sequence[Record], place: int) -> float:
-    """What a hundred labels of the round after `place` rounds brought to the test recall of the failing classes."""
+    """Returns the gain in test recall of the failing classes per hundred labels of the round after `place` rounds."""
     failing = failing_classes(run[0].validation_recall)
     before, then = (float(np.mean(np.array(r.recall)[failing])) for r in (run[place - 1], run[place]))
     return (then - before) * STEP / max(1, run[place].labels_spent - run[place - 1].labels_spent)

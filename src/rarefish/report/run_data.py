@@ -1,4 +1,4 @@
-"""What a report is made from: the records of one or more runs, and the paper's curves."""
+"""Read the data of a report: the records of one or more runs, and the paper's curves."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from rarefish.errors import ArgumentError, DataError, nearest
 from rarefish.report.curves import Curve, complete, curve, methods_of, name_apart
 
 PAPER_SETS = {"mnist": "MNIST", "svhn-extra": "SVHN", "imagenet": "ImageNet"}
-"""Our data sets that are cut as the paper cut them, and its names for them."""
+"""Our data sets with the same splits as in the paper, and the paper's names for them."""
 PAPER_NAMES = {
     "random": "random",
     "varr_E1_K128": "varR K128",
@@ -35,32 +35,32 @@ PAPER_NAMES = {
     "fisher_trace L20": "fisher trace L20",
     "fisher_mi L20": "fisher MI L20",
 }
-"""The paper's curves, as our recipes call the same settings."""
+"""The paper's curves, by the names of the same settings in our recipes."""
 
 
 ALIKE = ("dataset", "circumstances", "model", "budget", "training", "pretraining")
-"""Settings that runs must share to be compared in one report: cells of theirs have the same names."""
+"""Settings that must be equal for runs to be compared in one report, since their cells have the same names."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a report shows."""
+    """All data of a report."""
 
     title: str
     records: list[Record]
     ours: str
     paper: list[Curve]
     snapshots: dict[str, Path]
-    """Method -> features of test images, for t-SNE."""
+    """Features of test images per method, for t-SNE."""
     rare: frozenset[int]
-    """The classes that the pool hardly has."""
+    """The rare classes of the pool."""
 
     def curves(self, figure: str) -> list[Curve]:
         return [curve(self.records, method, figure) for method in methods_of(self.records)]
 
 
 def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
-    """The finished rounds of all runs together; `ours` is the method that the others are compared with."""
+    """Reads the finished rounds of all runs; `ours` is the method with which the others are compared."""
     settings_of = {run: read_settings(run) for run in runs}
     check_alike(settings_of)
     records: list[Record] = []
@@ -72,17 +72,19 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
         order = [method["name"] for method in settings["methods"]]
         found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(path, order))
         if not found:
-            raise DataError(f"{run} holds no records. Give the folder of a run, as `rarefish experiment` made it.")
+            raise DataError(f"{run} holds no records. Give the folder of a run made by `rarefish experiment`.")
         for path in found:
             rows = read_records(path)
-            if not rows or path.name in cells:  # a cell that an earlier run has as well counts once
+            if not rows or path.name in cells:  # a cell that is in several runs counts once
                 continue
             cells.add(path.name)
             records += rows
             for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
                 snapshots[rows[0].method] = snapshot
     if len({(record.cell, record.round) for record in records}) < len(records):
-        raise ArgumentError("Two methods of one name, with other settings, are among these runs. Report them apart.")
+        raise ArgumentError(
+            "Two methods of these runs have the same name but different settings. Report the runs separately."
+        )
     named = name_apart(records)
     drawn = read_paper(paper, settings_of[runs[0]]["dataset"], list(zip(records, named, strict=True))) if paper else []
     records = complete(named)
@@ -96,22 +98,22 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
 
 
 def check_alike(settings_of: Mapping[Path, dict[str, Any]]) -> None:
-    """Complains about runs that cannot be compared in one report."""
+    """Raises an ArgumentError for runs that cannot be compared in one report."""
     (first, known), *others = settings_of.items()
     for run, settings in others:
         differing = [name for name in ALIKE if settings.get(name) != known.get(name)]
         if differing:
-            raise ArgumentError(f"{first} and {run} differ in {', '.join(differing)}. Report them apart.")
+            raise ArgumentError(f"{first} and {run} differ in {', '.join(differing)}. Report them separately.")
 
 
 def _place(path: Path, order: list[str]) -> tuple[int, str]:
-    """Methods in the order of the recipe."""
+    """Returns the methods in the order of the recipe."""
     rows = read_records(path)
     return order.index(rows[0].method) if rows and rows[0].method in order else len(order), path.name
 
 
 def read_paper(path: Path, dataset: str, records: Sequence[tuple[Record, Record]]) -> list[Curve]:
-    """The paper's curves for the settings that are among the records, each as the recipe and as we name it."""
+    """Returns the paper's curves for the settings among the records, under the names of the recipe."""
     if dataset not in PAPER_SETS:
         raise ArgumentError(
             f"The paper has no curves of {dataset!r}, only of {', '.join(PAPER_SETS)} as it cuts them: leave them out."

@@ -1,4 +1,4 @@
-"""How sure we can be: labels saved with an interval, and paired tests between methods."""
+"""Statistics: labels saved with a bootstrap interval, and paired tests between methods."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from rarefish.report.curves import Curve, labels_saved, labels_to_reach_each, of
 NUM_RESAMPLES = 2000
 NUM_LEVELS = 50
 FEWEST_SEEDS = 5
-"""With fewer, a bootstrap over seeds says nothing."""
+"""With fewer seeds, a bootstrap over seeds is not meaningful."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """Share of a rival's labels that we do without, mean over the levels that both reach, with a 95 % interval."""
+    """Fraction of a rival's labels saved, mean over the levels that both reach, with a 95 % interval."""
 
     rival: str
     mean: float
@@ -24,21 +24,21 @@ class Saving:
     low_level: float
     high_level: float
     at_end: float
-    """To end where the rival ends; minus infinity where we never get there."""
+    """Labels saved at the rival's final level; minus infinity if we never reach it."""
 
     @property
     def interval(self) -> str:
-        """In words."""
+        """The interval as text."""
         return "too few seeds" if np.isnan(self.low) else f"{100 * self.low:.0f} to {100 * self.high:.0f} %"
 
     @property
     def end(self) -> str:
-        """In words."""
+        """The labels saved at the final level as text."""
         return "not reached" if np.isinf(self.at_end) else f"{100 * self.at_end:.0f} %"
 
 
 def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
-    """Labels saved from our level after round 1 (or the rival's, if higher) up to the last level both reach.
+    """Returns the labels saved from our level after round 1 (or the rival's, if higher) to the last level both reach.
 
     The interval is a bootstrap over seeds, which both share. None where no level is reached by both after round 1.
     """
@@ -52,7 +52,7 @@ def saving(ours: Curve, rival: Curve, seed: int = 0) -> Saving | None:
     rng = np.random.default_rng(seed)
     num_seeds = len(shared)
     draws = rng.integers(num_seeds, size=(NUM_RESAMPLES if num_seeds > 1 else 1, num_seeds))
-    # The order of the drawn seeds does not matter: with five seeds there are 126 different resamples.
+    # The order of the resampled seeds does not matter: with five seeds there are 126 different resamples.
     different, place = np.unique(np.sort(draws, axis=1), axis=0, return_inverse=True)
     drawn = np.array([_saved(_of(ours, rows), _of(rival, rows), levels) for rows in different])[place.ravel()]
     low, high = np.nanpercentile(drawn, [2.5, 97.5]) if num_seeds >= FEWEST_SEEDS else (np.nan, np.nan)
@@ -67,7 +67,7 @@ def _levels(ours: Curve, rival: Curve) -> np.ndarray | None:
 
 
 def _saved(ours: Curve, rival: Curve, levels: np.ndarray) -> float:
-    """Mean over levels; one that a resample does not reach counts as reached with its last label."""
+    """Returns the mean over levels; a level that a resample does not reach counts as reached with its last label."""
     needed = [np.minimum(labels_to_reach_each(levels, c), c.labels_spent[-1]) for c in (ours, rival)]
     return float(np.mean(1 - needed[0] / needed[1]))
 
@@ -78,19 +78,19 @@ def _of(curve: Curve, seeds: np.ndarray) -> Curve:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our mean over rounds less a rival's, seed by seed, and how likely such a difference is by chance."""
+    """Our mean over rounds minus a rival's, paired by seed, with p-values."""
 
     rival: str
     difference: float
     p: float
-    """Of a paired sign-flip permutation test, two-sided."""
+    """p-value of a two-sided paired sign-flip permutation test."""
     p_corrected: float
-    """After Holm, over all rivals."""
+    """p-value after Holm's correction over all rivals."""
     num_seeds: int
 
 
 def compare(ours: Curve, rivals: Sequence[Curve], num_rounds: int | None = None) -> list[Comparison]:
-    """Ours against each rival, seed by seed, on the mean over the first `num_rounds` rounds both have (None: all)."""
+    """Compares our method with each rival, paired by seed, on the mean over the first `num_rounds` rounds (None: all)."""
     found = []
     for rival in rivals:
         shared = [seed for seed in ours.seeds if seed in rival.seeds]
@@ -105,7 +105,10 @@ def compare(ours: Curve, rivals: Sequence[Curve], num_rounds: int | None = None)
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
-    """Share of all sign patterns whose mean is at least as far from 0: exact up to 16 seeds, then 100,000 drawn."""
+    """Returns the p-value: the fraction of sign patterns with a mean at least as far from 0.
+
+    Exact up to 16 seeds; above, 100,000 random patterns are drawn.
+    """
     count = len(differences)
     if count <= 16:
         signs = 1 - 2 * ((np.arange(2**count)[:, None] >> np.arange(count)) & 1)
@@ -116,7 +119,7 @@ def sign_flip_p(differences: np.ndarray) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Holm's correction for many tests."""
+    """Returns p-values after Holm's correction for multiple tests."""
     order = np.argsort(p, kind="stable")
     corrected, largest = [0.0] * len(p), 0.0
     for rank, i in enumerate(order):

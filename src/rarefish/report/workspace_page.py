@@ -1,4 +1,4 @@
-"""The report of a workspace: one HTML file with what the labels bought so far, and why each image was asked about."""
+"""The report of a workspace: one HTML file with the progress so far and the reason for each chosen image."""
 
 import base64
 import io
@@ -25,18 +25,18 @@ from rarefish.workspace.store import Store
 from rarefish.workspace.summary import summarize
 
 SHOWN = 24
-"""Images of each round that are shown."""
+"""Number of images shown per round."""
 EDGE = 96
 BARS = 30
-"""Classes that a chart has room for; of more, those that changed most."""
+"""Maximum number of classes in a chart; of more classes, those that changed most are shown."""
 RARE = 0.5
-"""A class is rare in the pool with less than this much of its share in the validation set."""
+"""A class is rare if its fraction in the pool is below this multiple of its fraction in the validation set."""
 BLUE, ORANGE, GREY = "#0072b2", "#d08a00", "#8a8a8a"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A labeled image beside the failure that called for it."""
+    """A labeled image and the validation failure that it was matched to."""
 
     picture: str
     center_picture: str
@@ -46,7 +46,7 @@ class Shown:
 
 
 def write_work_report(store: Store, folder: Path, command: str) -> Path:
-    """report.html in that folder."""
+    """Writes report.html into the folder and returns its path."""
     found = summarize(store)
     if not found["trainings"]:
         raise WorkspaceError(f"There is nothing to report before a training. Next: rarefish next {store.folder}")
@@ -77,7 +77,7 @@ def top_bought(made: dict[str, Any], classes: list[str], count: int = 6) -> list
 
 
 def rare_of(found: dict[str, Any]) -> tuple[str, list[int]]:
-    """The classes that matter, and what to call them: rare in the pool or, where none is, failing at first."""
+    """Returns the classes to highlight and their name: rare in the pool or, if there are none, failing at first."""
     mix = found["mix"]
     if mix["pool"]:
         rare = [c for c, (v, p) in enumerate(zip(mix["validation"], mix["pool"], strict=True)) if p < v * RARE]
@@ -106,7 +106,7 @@ def headline(found: dict[str, Any], name: str, rare: list[int]) -> str:
 
 
 def draw_progress(found: dict[str, Any], name: str, rare: list[int]) -> Figure:
-    """Accuracy, mean recall and recall on the classes that matter, against labels."""
+    """Draws accuracy, mean recall and recall of the highlighted classes against the number of labels."""
     spent = [training["labels_spent"] for training in found["trainings"]]
     lines = (
         (name, ORANGE, "-", [mean_recall(t, rare) for t in found["trainings"]]),
@@ -125,7 +125,7 @@ def draw_progress(found: dict[str, Any], name: str, rare: list[int]) -> Figure:
 
 
 def draw_change(found: dict[str, Any]) -> Figure:
-    """Recall of each class after the first and after the last training."""
+    """Draws the recall of each class after the first and the last training."""
     first, last = found["trainings"][0]["recall"], found["trainings"][-1]["recall"]
     rows = [
         (name, a, b)
@@ -148,7 +148,7 @@ def draw_change(found: dict[str, Any]) -> Figure:
 
 
 def draw_mix(found: dict[str, Any]) -> Figure:
-    """Shares of the classes in the validation set and in the pool."""
+    """Draws the fractions of the classes in the validation set and in the pool."""
     rows = list(zip(found["classes"], found["mix"]["validation"], found["mix"]["pool"], strict=True))
     rows = sorted(sorted(rows, key=lambda row: -abs(row[2] - row[1]))[:BARS], key=lambda row: row[2])
     with mpl.rc_context(STYLE):
@@ -164,7 +164,7 @@ def draw_mix(found: dict[str, Any]) -> Figure:
 
 
 def picked(store: Store, number: int, rare: list[int]) -> list[Shown]:
-    """Some labeled images of a round, the best first."""
+    """Returns some labeled images of a round, the best first."""
     classes, labels, settings = store.classes(), settled(store), store.settings()
     rows = [row for row in picks_and_centers(store, number) if row["id"] in labels][:SHOWN]
     pool, trusted = (os.fsencode(settings[f"{part}_root"]) for part in ("pool", "validation"))
@@ -181,7 +181,7 @@ def picked(store: Store, number: int, rare: list[int]) -> list[Shown]:
 
 
 def thumbnail(path: bytes) -> str:
-    """A small picture as a data address; empty where the file cannot be shown any more."""
+    """Returns a thumbnail as a data URL; empty if the file can no longer be read."""
     try:
         picture = open_picture(Path(os.fsdecode(path)), "image")
     except (DataError, OSError):
