@@ -1,10 +1,10 @@
-"""A quick experiment on the digits that come with the package: rarefish experiment recipes/digits.py:quick"""
+"""A quick experiment on the bundled digits: rarefish experiment recipes/digits.py:quick"""
 
 from rarefish.experiments.settings import Experiment, Method
 
 
 def quick() -> Experiment:
-    """Four ways to choose, a few minutes on two cores, no files needed."""
+    """Four acquisitions; takes a few minutes on two cores and needs no files."""
     return Experiment(
         name="digits 60x",
         dataset="digits",

@@ -1,4 +1,4 @@
-"""ImageNet as in the paper; and 100 classes of Tiny-ImageNet, half of them cut to 1/100 (`tiny_imagenet_100` …)."""
+"""ImageNet as in the paper, and 100 classes of Tiny-ImageNet, half of them reduced to 1/100 (`tiny_imagenet_100` …)."""
 
 from dataclasses import replace
 from random import Random
@@ -16,7 +16,7 @@ PAPER = {
     "milestones": (30, 50, 57),
     "precision": "bfloat16",
 }
-"""The paper gives no momentum and no weight decay; 0.9 is what ResNets are trained with."""
+"""The paper gives no momentum and no weight decay; 0.9 is the usual momentum for ResNets."""
 MODERN = {
     "epochs": 60,
     "batch_size": 100,
@@ -29,7 +29,7 @@ MODERN = {
     "flip": True,
     "precision": "bfloat16",
 }
-"""100 divides every round's labels: norms over a last batch of four images cost a round 2 points."""
+"""100 divides the labels of every round: batch norm over a last batch of four images would cost 2 points per round."""
 ROTATION = {"epochs": 8, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "step_size": 3, "precision": "bfloat16"}
 
 
@@ -56,12 +56,12 @@ OURS = (
 
 
 def half_of(num_classes: int) -> tuple[int, ...]:
-    """The classes that are cut: half of them, drawn once."""
+    """Returns the rare classes: a fixed random half of all classes."""
     return tuple(sorted(Random(0).sample(range(num_classes), num_classes // 2)))
 
 
 def tiny_imagenet_100() -> Experiment:
-    """100 classes at 64², half of them cut to 1/100; 5,000 images held out of train are the validation set."""
+    """100 classes at 64², half of them reduced to 1/100, with 5,000 images held out of train as validation set."""
     return Experiment(
         name="tiny-imagenet-100 100x",
         dataset="tiny_imagenet_100",
@@ -80,17 +80,17 @@ def tiny_imagenet_100() -> Experiment:
 
 
 def tiny_imagenet_100_balanced() -> Experiment:
-    """The same with all images."""
+    """The same experiment without imbalance."""
     return replace(tiny_imagenet_100(), name="tiny-imagenet-100 1x", imbalances=(1,))
 
 
 def tiny_imagenet_100_tenth() -> Experiment:
-    """Half of the classes cut to 1/10 only: 45 images of each are left to be found, not four."""
+    """Half of the classes reduced to 1/10 only, so that 45 images of each are left instead of four."""
     return replace(_the_main_methods(), name="tiny-imagenet-100 10x", imbalances=(10,))
 
 
 def tiny_imagenet_100_paper() -> Experiment:
-    """The paper's training."""
+    """Returns the training settings of the paper."""
     return replace(_the_main_methods(), name="tiny-imagenet-100 100x, the paper's training", training=PAPER)
 
 
@@ -100,7 +100,7 @@ def _the_main_methods() -> Experiment:
 
 
 def imagenet_paper() -> Experiment:
-    """The paper's own size: 1,000 classes at 224², half of them cut to 1/100; `val` is both validation and test set."""
+    """The size of the paper: 1,000 classes at 224², half of them reduced to 1/100; `val` is validation and test set."""
     features, _, *others = OURS
     return replace(
         tiny_imagenet_100(),
@@ -120,5 +120,5 @@ def imagenet_paper() -> Experiment:
 
 
 def imagenet_paper_balanced() -> Experiment:
-    """The same with all images."""
+    """The same experiment without imbalance."""
     return replace(imagenet_paper(), name="imagenet 1x", imbalances=(1,))

@@ -1,4 +1,4 @@
-"""The paper's MNIST experiments, as METHOD and paper give them: rarefish experiment recipes/mnist.py:imbalanced …"""
+"""The paper's MNIST experiments: rarefish experiment recipes/mnist.py:imbalanced …"""
 
 from dataclasses import replace
 
@@ -37,17 +37,17 @@ METHODS = (
 
 
 def imbalanced() -> Experiment:
-    """Figure (b): the digits 5-9 together are 1/100 of the others."""
+    """Figure (b): the digits 5-9 together have 1/100 of the number of the others."""
     return Experiment(name="mnist 100x", dataset="mnist", model="lenet", methods=METHODS, snapshot_rounds=(3,))
 
 
 def balanced() -> Experiment:
-    """Figure (a): the pool as it is."""
+    """Figure (a): the balanced pool."""
     return replace(imbalanced(), name="mnist 1x", imbalances=(1,), snapshot_rounds=())
 
 
 def ablation() -> Experiment:
-    """Figure (c): label estimators and layers, from a pretrained and from a random start."""
+    """Figure (c): label estimators and layers, from a pretrained and from a random initialization."""
     methods = (
         fisher("fisher prediction L20", L20, "prediction"),
         fisher("fisher density L20", L20),
@@ -59,20 +59,20 @@ def ablation() -> Experiment:
 
 
 def monte_carlo() -> Experiment:
-    """Figure (c), the Monte Carlo estimators: 128 samples and ten classes each make them by far the dearest."""
+    """Figure (c), the Monte Carlo estimators: with 128 samples and ten classes they are by far the slowest."""
     methods = (fisher("fisher trace L20", L20, "trace"), fisher("fisher MI L20", L20, "mutual_information"))
     return replace(imbalanced(), name="mnist monte carlo", methods=methods, snapshot_rounds=())
 
 
 def posterior() -> Experiment:
-    """The trusted posterior beside the paper's estimator, with validation sets from large to small."""
+    """The posterior compared with the paper's estimator, for validation sets from large to small."""
     methods = (fisher("fisher density L80", L80), fisher("fisher posterior L80", L80, "posterior"))
     sizes = (100, 300, 1000, 10_000)
     return replace(imbalanced(), name="mnist posterior", methods=methods, validation_sizes=sizes, snapshot_rounds=())
 
 
 def balanced_posterior() -> Experiment:
-    """The trusted posterior where nothing is rare; the others are in `balanced`."""
+    """The posterior on the balanced pool; the other methods are in `balanced`."""
     methods = (fisher("fisher posterior L80", L80, "posterior"),)
     return replace(balanced(), name="mnist 1x, posterior", methods=methods)
 
@@ -89,67 +89,73 @@ RIVALS = (
 
 
 def rivals() -> Experiment:
-    """Methods made for imbalance, from the same start, beside the trusted posterior."""
+    """Methods made for imbalance compared with the posterior, from the same initial networks."""
     methods = (*RIVALS, fisher("fisher posterior L80", L80, "posterior"))
     return replace(imbalanced(), name="mnist rivals", methods=methods, rounds=5, snapshot_rounds=())
 
 
 def fashion() -> Experiment:
-    """The same on Fashion-MNIST, with the best of the others."""
+    """The same on Fashion-MNIST, with the best of the other methods."""
     others = (RANDOM, ENTROPY, BADGE, CORE_SET, fisher("fisher density L80", L80), TRUE_L80)
     return replace(rivals(), name="fashion rivals", dataset="fashion-mnist", methods=(*others, *rivals().methods))
 
 
-SKEPTIC = (RANDOM, ENTROPY, BADGE, fisher("fisher density L80", L80), fisher("fisher posterior L80", L80, "posterior"))
+ROBUSTNESS = (
+    RANDOM,
+    ENTROPY,
+    BADGE,
+    fisher("fisher density L80", L80),
+    fisher("fisher posterior L80", L80, "posterior"),
+)
 
 
-def doubted(name: str, size: int = 1000, **doubts: object) -> Experiment:
+def robustness(name: str, size: int = 1000, **circumstances: object) -> Experiment:
     return replace(
         imbalanced(),
         name=f"mnist, {name}",
-        methods=SKEPTIC,
+        methods=ROBUSTNESS,
         rounds=5,
         validation_sizes=(size,),
-        circumstances=Circumstances(**doubts),  # pyright: ignore[reportArgumentType]
+        circumstances=Circumstances(**circumstances),  # pyright: ignore[reportArgumentType]
         snapshot_rounds=(),
     )
 
 
 def validation_too() -> Experiment:
-    """The task's model learns from the validation set as well; what is bought comes on top."""
+    """The model is trained on the validation set as well as on the labeled pool images."""
     sizes = (100, 300, 1000, 10_000)
-    return replace(doubted("trained on validation too", train_on_validation=True), validation_sizes=sizes)
+    return replace(robustness("trained on validation too", train_on_validation=True), validation_sizes=sizes)
 
 
 def noisy_5() -> Experiment:
-    return doubted("5 % of the validation labels wrong", validation_noise=0.05)
+    return robustness("5 % of the validation labels wrong", validation_noise=0.05)
 
 
 def noisy_20() -> Experiment:
-    return doubted("20 % of the validation labels wrong", validation_noise=0.2)
+    return robustness("20 % of the validation labels wrong", validation_noise=0.2)
 
 
 def biased_validation() -> Experiment:
-    """The validation set is biased like the pool, a tenth as much."""
-    return doubted("biased validation set", validation_imbalance=10)
+    """The validation set has the bias of the pool, a tenth as strong."""
+    return robustness("biased validation set", validation_imbalance=10)
 
 
 def long_tail() -> Experiment:
-    return doubted("long tail", long_tail=True)
+    return robustness("long tail", long_tail=True)
 
 
 def junk() -> Experiment:
-    """One image in six of the pool is of no class."""
-    return doubted("junk in the pool", junk=5000)
+    """One pool image in six belongs to no class."""
+    return robustness("junk in the pool", junk=5000)
 
 
 def apart() -> Experiment:
-    """The dear rivals of figure (b): an ensemble of four and VAAL."""
+    """The expensive rivals of figure (b): an ensemble of four and VAAL."""
     return replace(imbalanced(), name="mnist 100x, VAAL and ensembles", methods=(VARIATION_RATIO_E4, VAAL))
 
 
 def best_epoch() -> Experiment:
-    """The best test epoch beside the last one, to compare like with like; and the sum beside the product."""
+    """Also records the best test epoch, as the paper does, and compares the sum and product kernels."""
     methods = (
         RANDOM,
         VARIATION_RATIO,
@@ -161,6 +167,6 @@ def best_epoch() -> Experiment:
 
 
 def warm() -> Experiment:
-    """Each round goes on from the one before, as the paper's code does."""
+    """Each round continues from the weights of the previous one, as in the paper's code."""
     methods = (fisher("fisher density L80", L80), fisher("fisher sum density L80", L80, kernel="sum"))
     return replace(best_epoch(), name="mnist warm", methods=methods, restarts=("warm",))

@@ -1,4 +1,4 @@
-"""SVHN: what the paper did with train and extra, and the same with the smaller train set alone (`svhn_small` …)."""
+"""SVHN: the paper's experiment on train and extra, and the same on the train set alone (`svhn_small` …)."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ L256 = ["layer3"]
 L768 = ["layer3", "avgpool"]
 
 PAPER = {"epochs": 35, "batch_size": 128, "lr": 0.1, "momentum": 0.9, "step_size": 15, "precision": "bfloat16"}
-"""The paper gives no momentum for SVHN; 0.9 is what ResNets are trained with."""
+"""The paper gives no momentum for SVHN; 0.9 is the usual momentum for ResNets."""
 MODERN = {
     "epochs": 60,
     "batch_size": 50,
@@ -49,7 +49,7 @@ OURS = (
 
 
 def svhn_small() -> Experiment:
-    """The train set alone, digits 5-9 together 1/100 of the others."""
+    """The train set alone; the digits 5-9 together have 1/100 of the number of the others."""
     return Experiment(
         name="svhn 100x",
         dataset="svhn",
@@ -65,19 +65,19 @@ def svhn_small() -> Experiment:
 
 
 def svhn_small_trusted() -> Experiment:
-    """The same with ten times as many trusted labels, for the methods that use them."""
+    """The same with a validation set ten times as large, for the methods that use it."""
     return replace(
         svhn_small(), name="svhn 100x, M 10000", methods=OURS, validation_sizes=(10_000,), snapshot_rounds=()
     )
 
 
 def svhn_small_balanced() -> Experiment:
-    """The train set as it is."""
+    """The train set without imbalance."""
     return replace(svhn_small(), name="svhn 1x", imbalances=(1,), snapshot_rounds=())
 
 
 def svhn_small_modern() -> Experiment:
-    """The same comparison under a training of today: cosine, shifts, smooth labels, weight decay."""
+    """The same comparison with a modern training: cosine schedule, shifts, label smoothing, weight decay."""
     methods = (RANDOM, VARIATION_RATIO, BADGE, CORE_SET, DENSITY, POSTERIOR, TRUE)
     return replace(
         svhn_small(), name="svhn 100x, modern training", methods=methods, training=MODERN, snapshot_rounds=()
@@ -85,12 +85,12 @@ def svhn_small_modern() -> Experiment:
 
 
 def svhn_paper() -> Experiment:
-    """The paper's own size: of train and extra 500,000 for the pool, and 104,388 held out, as many of each digit."""
+    """The size of the paper: 500,000 images of train and extra in the pool, 104,388 held out, balanced by digit."""
     held = 104_388
     sizes = {"budget": 1250, "validation_sizes": (held,), "holdout": held}
     return replace(svhn_small(), name="svhn-extra 100x", dataset="svhn-extra", snapshot_rounds=(), **sizes)
 
 
 def svhn_paper_balanced() -> Experiment:
-    """The same with the pool as it is."""
+    """The same without imbalance."""
     return replace(svhn_paper(), name="svhn-extra 1x", imbalances=(1,))

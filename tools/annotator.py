@@ -1,4 +1,4 @@
-"""A person at the labeling page, simulated: real Chromium, keyboard only, answers from a CSV file (path, label).
+"""A simulated annotator at the labeling page: real Chromium, keyboard only, answers from a CSV file (path, label).
 
     python tools/annotator.py WORKSPACE answers.csv [--shots FOLDER] [--name ann]
 
@@ -25,7 +25,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 
 def label_all(workspace: Path, answers: dict[str, str], shots: Path | None = None, name: str = "ann") -> int:
-    """How many images were answered, one key each."""
+    """Labels all waiting images and returns how many there were."""
     from playwright.sync_api import sync_playwright
 
     store = open_store(workspace)
@@ -61,7 +61,7 @@ def label_all(workspace: Path, answers: dict[str, str], shots: Path | None = Non
 
 
 def answer_by_key(page: Any, truth: dict[int, str], store: Store) -> int:
-    """Presses the key beside the right class until the page says that nothing is left."""
+    """Presses the key of the right class until the page says that no images are left."""
     from playwright.sync_api import TimeoutError
 
     keys = page.evaluate(
@@ -75,10 +75,10 @@ def answer_by_key(page: Any, truth: dict[int, str], store: Store) -> int:
         if page.is_visible("#done"):
             if is_all_there(store):
                 return count
-            continue  # the page was faster than the server: more images come
+            continue  # the server has more images that the page has not loaded yet
         place = page.inner_text("#place")
         key = keys[truth[int(place.split()[1])]].lower()
-        while True:  # the page takes no answer before the image is seen
+        while True:  # the page accepts no answer before the image is shown
             page.keyboard.press(key)
             try:
                 page.wait_for_function(f"before => {is_done} || {PLACE} !== before", arg=place, timeout=500)
@@ -90,7 +90,7 @@ def answer_by_key(page: Any, truth: dict[int, str], store: Store) -> int:
 
 
 def is_all_there(store: Store, longest_s: float = 3) -> bool:
-    """Whether all answers are on disk, soon: the page moves on before they are."""
+    """Returns whether all answers reach the disk soon; the page does not wait for that."""
     until = time.monotonic() + longest_s
     while progress(store).open and time.monotonic() < until:
         time.sleep(0.1)

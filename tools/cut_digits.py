@@ -1,4 +1,4 @@
-"""Cuts the demo's biased pool out of the original MNIST files: python tools/cut_digits.py FOLDER_WITH_IDX_GZ."""
+"""Makes the bundled digits from the original MNIST files: python tools/cut_digits.py FOLDER_WITH_IDX_GZ."""
 
 import gzip
 import sys

@@ -25,7 +25,7 @@ GUIDE = ROOT / "docs" / "guides" / "ten-minutes.md"
 
 
 def commands() -> list[list[str]]:
-    """All commands of the guide, in order."""
+    """Returns all commands of the guide, in order."""
     blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(encoding="utf-8"), flags=re.DOTALL)
     return [shlex.split(line) for block in blocks for line in block.splitlines() if line.strip()]
 
@@ -33,7 +33,7 @@ def commands() -> list[list[str]]:
 def follow(
     folder: Path, images: Path | None = None, shots: Path | None = None, budget: str | None = None
 ) -> dict[str, Any]:
-    """The workspace's summary after the whole guide."""
+    """Runs the whole guide and returns the summary of the workspace."""
     if images:
         (folder / "images").symlink_to(images.resolve())
     for command in commands():
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--shots", type=Path)
     parser.add_argument("--images", type=Path)
-    parser.add_argument("--budget", help="another than the guide's 40")
+    parser.add_argument("--budget", help="budget per round [default: 40, as in the guide]")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as own:
         folder = arguments.folder or Path(own)

@@ -34,7 +34,7 @@ from rarefish.workspace.store import Store  # noqa: E402
 
 USER = "ann@example.org"
 SAID = ["cat", "dog", "owl", "(unsure)", "(none of these)", None, "cat", "owl"]
-"""What she answers to picks in turn; None is a skip."""
+"""The annotator's answers to the picks in turn; None is a skip."""
 KINDS = {"cat": ("class", 0), "dog": ("class", 1), "owl": ("class", 2)}
 KINDS |= {"(unsure)": ("unsure", None), "(none of these)": ("none", None)}
 PATIENCE_S = 240
@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
 
 
 def install(environment: Path) -> Path:
-    """The program of a new environment, or of one that is there."""
+    """Returns the Label Studio program of a new or an existing environment."""
     program = environment / "bin" / "label-studio"
     if not program.exists():
         subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
@@ -64,7 +64,7 @@ def install(environment: Path) -> Path:
 
 @contextmanager
 def serving(program: Path, work: Path) -> Iterator[tuple[str, str]]:
-    """Address and legacy token of a server that has one user, and may serve what lies below work/files."""
+    """Starts a server with one user that may serve files below work/files; yields its URL and legacy token."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -117,7 +117,7 @@ def picks_there_and_back(store: Store, url: str, token: str, kind: str) -> None:
 
 
 def files_there_and_back(store: Store, url: str, token: str, target: Path) -> None:
-    """An export imported by Label Studio, and its own JSON export read: nothing is new, nothing is lost."""
+    """Checks that labels exported to Label Studio and imported again are unchanged."""
     server = Server(url, token)
     folder = export(store, "labels", "label-studio", target)
     project = call(server, "/api/projects/", {"title": "from files", "label_config": to_config(store.classes())})["id"]

@@ -1,4 +1,4 @@
-"""Charts of the results pages, drawn from the tables beside them.
+"""Draws the charts of the results pages from the tables beside them.
 
     python tools/make_charts.py                       all of them
     python tools/make_charts.py svhn_100x.png …       these
@@ -33,14 +33,14 @@ TITLES = {"accuracy": "Accuracy on the test set", "rare_recall": "Recall on the 
 
 
 def wished(page: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Table and wishes of every chart of a page."""
+    """Returns the table and the options of every chart of a page."""
     for match in re.finditer(r"<!-- (chart: .*?) -->", page):
         _, file, wish = read_wish(match[1])
         yield file, wish
 
 
 def draw(file: str, wish: dict[str, str], folder: Path = FOLDER) -> Figure:
-    """Curves with their spread, one for each method and, where these vary, settings."""
+    """Draws curves with their spread, one per method and per combination of settings that vary."""
     records, _ = collect(folder / name for name in file.split("+"))
     own = wanted(records, wish)
     named, figure = name_apart(own), wish.get("figure", "accuracy")
@@ -51,7 +51,7 @@ def draw(file: str, wish: dict[str, str], folder: Path = FOLDER) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Small, and without dates and versions: the same chart is the same file. It tells of which figures it is."""
+    """Saves a chart without dates and versions, so that equal charts are equal files, with its data fingerprint."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160)
     picture = Image.open(drawn).convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
@@ -61,14 +61,14 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def fingerprint(figure: Figure) -> str:
-    """Of all that is drawn, curves and spreads; of how it is drawn nothing, which depends on versions."""
+    """Returns a fingerprint of the curves and spreads, but not of their style, which depends on library versions."""
     lines = [(line.get_label(), _rounded(line.get_xydata())) for line in figure.axes[0].lines]
     bands = [_rounded(path.vertices) for band in figure.axes[0].collections for path in band.get_paths()]
     return sha256(repr((lines, bands)).encode()).hexdigest()
 
 
 def shown_in(path: Path) -> str:
-    """The fingerprint of the figures that a saved chart shows."""
+    """Returns the data fingerprint in a saved chart."""
     with Image.open(path) as picture:
         return str(picture.info.get(SHOWS))
 

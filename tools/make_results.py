@@ -36,16 +36,16 @@ BENCHMARKS = FOLDER.parents[1] / "benchmarks" / "results"
 PAPER = FOLDER / "paper_curves.csv"
 ROUNDS = (1, 2, 3, 4, 5, 7, 10)
 NUM_CENTERS = 15_000
-"""Of the cost model: the failures of a ResNet-18 on 50,000 validation images of ImageNet, about."""
+"""Approximate failures of a ResNet-18 on the 50,000 validation images of ImageNet, for the cost model."""
 
 
 def pages() -> list[Path]:
-    """All that may hold such tables."""
+    """Returns all pages that may contain generated tables."""
     return [FOLDER.parents[1] / "README.md", *sorted(FOLDER.glob("*.md"))]
 
 
 def make_tables(text: str, folder: Path = FOLDER) -> str:
-    """The page with all its tables made anew."""
+    """Returns the page with all its tables updated."""
 
     def fill(match: re.Match[str]) -> str:
         kind, file, wish = read_wish(match[1])
@@ -61,13 +61,13 @@ def make_tables(text: str, folder: Path = FOLDER) -> str:
 
 
 def read_wish(asked: str) -> tuple[str, str, dict[str, str]]:
-    """What a page asks for: the kind of table, its file, and the rest by name."""
+    """Parses the marker of a table: its kind, its file and the other options by name."""
     kind, file, *wishes = [part.strip() for part in re.split(r"[:;]", asked)]
     return kind, file, {part.partition("=")[0]: part.partition("=")[2] for part in wishes}
 
 
 def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
-    """Mean ± standard deviation in percent after each round, one line a method."""
+    """Returns mean ± standard deviation in percent after each round, one row per method."""
     own = wanted(records, wish)
     paper = read_paper(PAPER, wish["paper"], list(zip(own, own, strict=True))) if "paper" in wish else []
     papers = {drawn.method: drawn for drawn in paper}
@@ -84,7 +84,7 @@ def accuracy_table(records: Sequence[Record], wish: dict[str, str]) -> str:
 
 
 def saved_table(records: Sequence[Record], wish: dict[str, str]) -> str:
-    """Labels that `ours` saves against each other method, with its interval."""
+    """Returns the labels that `ours` saves against each other method, with the interval."""
     own = wanted(records, wish)
     ours = curve(own, wish["ours"], "accuracy")
     lines = [("against", "labels saved", "95 % interval", "accuracies compared", "to end where it ends")]
@@ -97,7 +97,7 @@ def saved_table(records: Sequence[Record], wish: dict[str, str]) -> str:
 
 
 def best_table(records: Sequence[Record], wish: dict[str, str]) -> str:
-    """How far `ours` is ahead of the best other method of each round; the error is of the mean difference by seed."""
+    """Returns the lead of `ours` over the best other method per round, with the standard error over paired seeds."""
     own = wanted(records, wish)
     curves = {method: curve(own, method, "accuracy") for method in methods_of(own)}
     ours = curves.pop(wish["ours"])
@@ -113,7 +113,7 @@ def best_table(records: Sequence[Record], wish: dict[str, str]) -> str:
 
 
 def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
-    """How far `ours` is ahead of each other method at equal labels, seed by seed, mean over rounds."""
+    """Returns the lead of `ours` over each other method at equal labels, paired by seed, mean over rounds."""
     own = wanted(records, wish)
     others = [curve(own, method, "accuracy") for method in methods_of(own) if method != wish["ours"]]
     lines = [("against", "points ahead", "p", "p after Holm")]
@@ -124,7 +124,7 @@ def ahead_table(records: Sequence[Record], wish: dict[str, str]) -> str:
 
 
 def time_table(records: Sequence[Record], passes: Passes, wish: dict[str, str]) -> str:
-    """What each method costs a round, the first, in which often chance chooses, left out."""
+    """Returns the cost per round of each method, without the first round, which is often random."""
     own = [record for record in wanted(records, wish) if record.round > 1]
     of_method = {
         method: (
@@ -147,7 +147,7 @@ def read_figures(name: str) -> list[dict[str, Any]]:
 
 
 def speed_table(name: str) -> str:
-    """What a benchmark measured, each figure with its floor and, in brackets, how many times as good ours is."""
+    """Returns the results of a benchmark, each with its lower bound and, in brackets, by what factor we are better."""
     figures = read_figures(name)
     lines = [("what", "ours", "floor", "beside it, in the same run")]
     for figure in figures:
@@ -163,9 +163,9 @@ def speed_table(name: str) -> str:
 
 
 def cost_table(model: str) -> str:
-    """Time of a selection by pool size and number of GPUs: validation, then descriptors and matching shared out."""
+    """Returns the time of a selection by pool size and number of GPUs, which share the descriptors and the matching."""
     described = next(f["value"] for f in read_figures("descriptors.json") if f" {model} " in f["name"])
-    matched = 1.2e6 * 8192 / (read_figures("matching.json")[1]["value"] / 1000)  # pairs of 768 channels a second
+    matched = 1.2e6 * 8192 / (read_figures("matching.json")[1]["value"] / 1000)  # pairs of 768 channels per second
     settled = read_figures("round.json")[0]["baseline"]["all of validation"]
     lines: list[tuple[str, ...]] = [("images", "1 GPU", "8 GPUs", "64 GPUs", "512 GPUs")]
     for size in (10**6, 10**7, 10**8, 10**9):
@@ -177,7 +177,7 @@ def cost_table(model: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """In the largest unit of which there is at least one."""
+    """Formats a number of seconds in the largest unit that gives at least 1."""
     for size, unit in ((86_400, "days"), (3_600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
@@ -193,7 +193,7 @@ def number(value: float) -> str:
 
 
 def wanted(records: Sequence[Record], wish: dict[str, str]) -> list[Record]:
-    """The records with the column values that a page asks for, methods in the order it asks for."""
+    """Returns the records with the requested column values, with methods in the requested order."""
     asked = {name: value for name, value in wish.items() if name in COLUMNS}
     own = [r for r in records if all(str(getattr(r, name)) == value for name, value in asked.items())]
     order = wish["methods"].split("|") if "methods" in wish else methods_of(own)

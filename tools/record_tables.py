@@ -1,4 +1,4 @@
-"""Tables of records beside the results pages: made of runs, and of tables that are there already."""
+"""Makes the tables of records beside the results pages, from runs and from existing tables."""
 
 import csv
 from collections.abc import Iterable, Sequence
@@ -15,11 +15,11 @@ NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": in
 )
 
 Passes = dict[tuple[str, ...], int]
-"""Of a round, by the values of PASSES."""
+"""Passes over the pool per round, keyed by the values of the columns PASSES."""
 
 
 def collect(sources: Iterable[Path]) -> tuple[list[Record], Passes]:
-    """The records of all runs and tables, and passes where they are known; of a cell that several have, the first's."""
+    """Returns the records of all runs and tables, and passes if known; the first source of a cell counts."""
     tables: list[list[Record]] = []
     passes: Passes = {}
     for source in sources:
@@ -38,7 +38,7 @@ def read_run(folder: Path) -> list[Record]:
 
 
 def read_table(path: Path) -> list[Record]:
-    """The records of a CSV, without what it does not hold."""
+    """Returns the records of a CSV file; recall and labels, which it lacks, are empty."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     made: list[dict[str, Any]] = [{name: NUMBERS.get(name, str)(row[name]) for name in row} for row in rows]
@@ -46,7 +46,7 @@ def read_table(path: Path) -> list[Record]:
 
 
 def join(tables: Iterable[list[Record]]) -> list[Record]:
-    """The records of all tables; of a cell that several have, all rounds of the first, if those are not fewer."""
+    """Returns the records of all tables; the first table of a cell counts, and must have all of its rounds."""
     kept: dict[tuple[object, ...], list[Record]] = {}
     for table in tables:
         cells: dict[tuple[object, ...], list[Record]] = {}
@@ -54,14 +54,16 @@ def join(tables: Iterable[list[Record]]) -> list[Record]:
             cells.setdefault(record.cell, []).append(record)
         for cell, rows in cells.items():
             if len({record.round for record in rows}) < len(rows):
-                raise SystemExit(f"{cell} has rounds twice: two methods of one name. Keep their runs apart.")
+                raise SystemExit(
+                    f"{cell} has rounds twice: two methods have the same name. Collect their runs separately."
+                )
             if len(kept.setdefault(cell, rows)) < len(rows):
                 raise SystemExit(f"{cell} would have {len(kept[cell])} of {len(rows)} rounds: finish the run first.")
     return [record for rows in kept.values() for record in rows]
 
 
 def count_passes(records: Sequence[Record]) -> Passes:
-    """Mean over seeds."""
+    """Returns the passes of each round, mean over seeds."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for record in records:
         groups.setdefault(passes_key(record), []).append(record.passes)
@@ -74,7 +76,7 @@ def write_passes(passes: Passes, table: Path) -> None:
 
 
 def read_passes(table: Path) -> Passes:
-    """None, where none were kept."""
+    """Returns the saved passes, or an empty dictionary if there are none."""
     if not _passes_of(table).exists():
         return {}
     with _passes_of(table).open(newline="", encoding="utf-8") as file:

@@ -56,5 +56,5 @@ def test_a_run_from_before_a_setting_came_has_its_default() -> None:
     old = small().to_json()
     del old["circumstances"], old["best_epoch"]
     assert differences(old, small().to_json()) == []
-    doubted = replace(small(), circumstances=Circumstances(junk=3))
-    assert "junk" in differences(old, doubted.to_json())[0]
+    harder = replace(small(), circumstances=Circumstances(junk=3))
+    assert "junk" in differences(old, harder.to_json())[0]

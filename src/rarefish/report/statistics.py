@@ -90,7 +90,7 @@ class Comparison:
 
 
 def compare(ours: Curve, rivals: Sequence[Curve], num_rounds: int | None = None) -> list[Comparison]:
-    """Compares our method with each rival, paired by seed, on the mean over the first `num_rounds` rounds (None: all)."""
+    """Compares our method with each rival, paired by seed, on the mean over their `num_rounds` first common rounds."""
     found = []
     for rival in rivals:
         shared = [seed for seed in ours.seeds if seed in rival.seeds]
