@@ -84,11 +84,6 @@ def test_tables_of_results_are_those_of_their_records() -> None:
 
 
 TESTED_ELSEWHERE = {
-    "data/digits",
-    "data/file_listing",
-    "data/image_files",
-    "data/parquet",
-    "data/splits",
 }
 """Modules whose tests still stand in another module's file; this list only ever gets shorter."""
 

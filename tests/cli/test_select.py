@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from rarefish.cli.main import cli
-from rarefish.data.parquet import open_parquet, open_pool
+from rarefish.data.parquet import open_pool
 from rarefish.distributed.resume_folder import NAME
 from rarefish.errors import ArgumentError, DataError, ModelError
 from rarefish.models.loading import load_model
@@ -169,21 +169,6 @@ def test_bad_input_gets_a_sentence(folder: Path) -> None:
     torch.save(torch.nn.Linear(1, 1), folder / "whole.pt")
     with pytest.raises(ModelError, match="does not hold weights alone"):
         load_model(f"{folder / 'net.py'}:make", 2, 1, folder / "whole.pt")
-
-
-def test_parquet_rows_are_the_files_they_came_from(folder: Path) -> None:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    files = sorted((folder / "pool/a").glob("*.png"))
-    for name, part in (("p0.parquet", files[:11]), ("p1.parquet", files[11:])):
-        table = pa.table({"image": [{"bytes": path.read_bytes(), "path": path.name} for path in part]})
-        parquet.write_table(table, folder / name, row_group_size=4)
-    pool = open_pool(folder, (12, 12), "L")
-    plain = open_pool(folder / "pool/a", (12, 12), "L")
-    assert len(pool) == 20 and str(pool.paths[12]).endswith("p1.parquet#1")
-    assert all(torch.equal(pool[i][0], plain[i][0]) for i in (19, 0, 10, 11, 3))
-    (folder / "bad.parquet").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="not a Parquet file"):
-        open_parquet([folder / "bad.parquet"], (12, 12), "L")
 
 
 def invoke(*arguments: object) -> Result:
