@@ -22,7 +22,7 @@ def test_folder(folder: Path) -> None:
 def test_an_image_that_cannot_be_decoded_is_named_or_skipped(folder: Path) -> None:
     broken = folder / "dog" / "0.png"
     broken.write_bytes(broken.read_bytes()[:40])
-    with pytest.raises(DataError, match="1 of 4 images cannot be decoded: 0.png. Mend them, or skip them"):
+    with pytest.raises(DataError, match="1 of 4 images cannot be decoded: 0.png. Repair or remove them, or leave"):
         read_folder(folder)
     skipped = read_folder(folder, on_error="skip")
     assert len(skipped) == 3 and skipped.unreadable == (broken,)
@@ -32,10 +32,10 @@ def test_an_image_that_cannot_be_decoded_is_named_or_skipped(folder: Path) -> No
 
 
 def test_folders_without_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has no folders inside"):
+    with pytest.raises(DataError, match="has no folders with images inside"):
         read_folder(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="has no image that can be read"):
+    with pytest.raises(DataError, match="has no folders with images inside"):
         read_folder(tmp_path)
     with pytest.raises(DataError, match="is not a folder"):
         read_folder(tmp_path / "nowhere")
@@ -54,6 +54,8 @@ def test_manifest(folder: Path) -> None:
     manifest.write_text("path,label\ncat/7.png,a\ncat/1.png,b\n")
     with pytest.raises(DataError, match="1 of 2 images cannot be decoded: 7.png"):
         read_manifest(manifest)
+    with pytest.raises(DataError, match="is a folder, not a CSV file"):
+        read_manifest(folder)
 
 
 def test_what_is_hidden_or_no_file_is_no_image(folder: Path) -> None:
@@ -86,8 +88,8 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"path,label\na.png\n", "has fewer cells in row 1 than columns"),
-        (b"path,label\n\xff\xfe,a\n", "not a CSV file in UTF-8"),
+        (b"path,label\na.png\n", "line 2: there is no label"),
+        (b"path,label\na.png,\xff\xfe\n", "not a CSV file in UTF-8"),
         (b'path,label\n"' + b"x" * 200_000 + b'",a\n', "field larger than field limit"),
         (b"", "has the columns ; it needs path and label"),
     ],

@@ -78,7 +78,7 @@ def test_manifests(tmp_path: Path) -> None:
     with store.reading() as connection:
         rows = connection.execute("SELECT class FROM image WHERE part = 'validation'").fetchall()
     assert [row["class"] for row in rows] == [0, 1]
-    with pytest.raises(DataError, match="it needs path, label"):
+    with pytest.raises(DataError, match="it needs path and label"):
         list_trusted(tmp_path / "pool.csv")
     with pytest.raises(DataError, match="There is no"):
         list_pool(tmp_path / "nowhere.csv")

@@ -1,43 +1,49 @@
-"""Which files a pool or a validation set has: a folder, or a CSV file that names them."""
+"""List the image files of a pool or a validation set: those in a folder, or those named in a CSV manifest."""
 
 import csv
 import os
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
 from rarefish.data.image_io import SUFFIXES, printable
 from rarefish.errors import DataError, list_some
+from rarefish.io import open_regular
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A file that is to be taken in."""
+class ListedFile:
+    """A file found in a folder or named in a manifest."""
 
     path: bytes
-    """Relative to the part's root."""
+    """Path relative to the root of the pool or validation set."""
     label: str | None = None
 
 
-def list_pool(source: Path) -> tuple[Path, list[Listed]]:
-    """Root and files of a pool: all images below a folder, or those a CSV file names in its column path."""
+def list_pool(source: Path) -> tuple[Path, list[ListedFile]]:
+    """Return the root and the files of a pool: all images below a folder, or the column path of a CSV file."""
     if source.is_dir():
-        return source, [Listed(path) for path in walk(source)]
-    return source.parent, [Listed(os.fsencode(path)) for (path,) in _rows(source, ("path",))]
+        return source, [ListedFile(path) for path in walk(source)]
+    return source.parent, [ListedFile(os.fsencode(path)) for (path,) in read_columns(source, ("path",))]
 
 
-def list_trusted(source: Path) -> tuple[Path, list[Listed]]:
-    """The same of a validation set: a folder with one folder a class, or a CSV file with path and label."""
+def list_trusted(source: Path) -> tuple[Path, list[ListedFile]]:
+    """Return the root and the labeled files of a validation set.
+
+    The source is a folder with one subfolder per class, or a CSV file with the columns path and label.
+    """
     if source.is_dir():
-        found = [Listed(path, os.fsdecode(path.split(b"/")[0])) for path in walk(source) if b"/" in path]
+        found = [ListedFile(path, os.fsdecode(path.split(b"/")[0])) for path in walk(source) if b"/" in path]
         if not found:
-            raise DataError(f"{source} has no folders with images inside, one a class.")
+            raise DataError(f"{source} has no folders with images inside. Make one folder per class.")
         return source, found
-    return source.parent, [Listed(os.fsencode(path), label) for path, label in _rows(source, ("path", "label"))]
+    rows = read_columns(source, ("path", "label"))
+    return source.parent, [ListedFile(os.fsencode(path), label) for path, label in rows]
 
 
-def name_classes(source: Path, files: list[Listed]) -> list[str]:
-    """The classes of a validation set, by name; a folder without images is one too."""
+def name_classes(source: Path, files: list[ListedFile]) -> list[str]:
+    """Return the class names of a validation set, sorted; a subfolder without images is a class too."""
     names = {file.label for file in files if file.label is not None}
     if source.is_dir():
         names |= {entry.name for entry in source.iterdir() if entry.is_dir() and entry.name[0] != "."}
@@ -45,71 +51,83 @@ def name_classes(source: Path, files: list[Listed]) -> list[str]:
 
 
 def show(path: bytes) -> str:
-    """A name that can be printed, whatever bytes it has."""
+    """Return the path as text that is safe to print, whatever bytes it has."""
     return printable(path.decode("utf-8", "backslashreplace"))
 
 
 def walk(root: Path) -> list[bytes]:
-    """Every image below a folder, by name; links to folders are followed, once each; hidden ones are left out.
+    """Return the path of every image below a folder, relative to it and sorted by folder and name.
 
-    A folder that cannot be listed is an error: without it all of its images would seem to be gone.
+    Links to folders are followed, and no folder is listed twice. Hidden files and folders are skipped. A folder that
+    cannot be listed is an error: otherwise all of its images would seem to be gone.
     """
-    found, start, seen = [], os.fsencode(root), set[tuple[int, int]]()
+    start = os.fsencode(root)
+    prefix, seen, found = len(os.path.join(start, b"")), {_identity(start)}, list[bytes]()
     for folder, folders, names in os.walk(start, followlinks=True, onerror=_cannot_list):
-        shown = [name for name in folders if not name.startswith(b".")]
-        folders[:] = [name for name in shown if _is_new(os.path.join(folder, name), seen)]
+        visible = sorted(name for name in folders if not name.startswith(b"."))
+        folders[:] = [name for name in visible if _is_new(os.path.join(folder, name), seen)]
         for name in names:
             if name.startswith(b"."):
                 continue
             path = os.path.join(folder, name)
             if os.path.splitext(name)[1].lower() in _SUFFIXES:
-                found.append(os.path.relpath(path, start))
+                found.append(path[prefix:])
             elif os.path.islink(path):
-                _status(path)  # os.walk takes a link to a folder that cannot be reached for a file
-    return sorted(found)
+                _identity(path)  # os.walk reports a link to an unreachable folder as a file
+    return sorted(found, key=lambda path: path.split(b"/"))
 
 
 _SUFFIXES = {suffix.encode() for suffix in SUFFIXES}
 
 
+def read_columns(manifest: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the named columns of a CSV file, row by row.
+
+    The file is UTF-8, with or without a byte order mark; only paths may hold other bytes, as file names do. A missing
+    column or an empty cell is an error.
+    """
+    if not manifest.exists():
+        raise DataError(f"There is no {manifest}.")
+    rows = []
+    with open_regular(manifest) as file:
+        reader = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
+        try:
+            header = [_decoded(name) for name in reader.fieldnames or ()]
+            if not set(columns) <= set(header):
+                raise DataError(f"{manifest} has the columns {list_some(header)}; it needs {' and '.join(columns)}.")
+            for row in reader:
+                empty = [name for name in columns if not (row[name] or "").strip()]
+                if empty:
+                    where = f"{manifest}, line {reader.line_num}"
+                    raise DataError(f"{where}: there is no {empty[0]}. Complete or remove the line.")
+                rows.append(tuple(row[name] if name == "path" else _decoded(row[name]) for name in columns))
+        except (csv.Error, UnicodeError) as error:
+            raise DataError(f"{manifest} is not a CSV file in UTF-8: {error} (line {reader.line_num}).") from error
+    return rows
+
+
+def _decoded(text: str) -> str:
+    """Return the text itself; raise UnicodeDecodeError if it came from bytes that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape").decode()
+
+
 def _is_new(folder: bytes, seen: set[tuple[int, int]]) -> bool:
-    status = _status(folder)
-    place = status.st_dev, status.st_ino
-    is_new = place not in seen
-    seen.add(place)
+    identity = _identity(folder)
+    is_new = identity not in seen
+    seen.add(identity)
     return is_new
 
 
-def _status(path: bytes) -> os.stat_result:
+def _identity(path: bytes) -> tuple[int, int]:
+    """Return the device and inode of a file or folder, which are the same through every link to it."""
     try:
-        return os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         _cannot_list(error)
+    return status.st_dev, status.st_ino
 
 
 def _cannot_list(error: OSError) -> NoReturn:
     raise DataError(
         f"{show(os.fsencode(error.filename))} cannot be listed: {error.strerror}. Make it readable, or remove it."
     ) from error
-
-
-def _rows(manifest: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The named columns of a CSV file, none of them empty."""
-    if not manifest.exists():
-        raise DataError(f"There is no {manifest}.")
-    rows = []
-    with manifest.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        reader = csv.DictReader(file)
-        try:
-            if not set(columns) <= set(reader.fieldnames or ()):
-                found, needed = list_some(reader.fieldnames or ()), ", ".join(columns)
-                raise DataError(f"{manifest} has the columns {found}; it needs {needed}.")
-            for row in reader:
-                empty = [name for name in columns if not (row[name] or "").strip()]
-                if empty:
-                    where = f"{manifest}, line {reader.line_num}"
-                    raise DataError(f"{where}: there is no {empty[0]}. Mend or remove the line.")
-                rows.append(tuple(row[name] for name in columns))
-        except csv.Error as error:
-            raise DataError(f"{manifest}, line {reader.line_num}: {error}.") from error
-    return rows

@@ -1,10 +1,8 @@
 """Images as files: a folder with one folder a class, or a CSV manifest."""
 
-import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from io import TextIOWrapper
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +10,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from rarefish.data.image_io import SUFFIXES, Source, open_picture, printable
+from rarefish.data.file_listing import ListedFile, list_trusted, name_classes
+from rarefish.data.image_io import Source, open_picture, printable
 from rarefish.errors import ArgumentError, DataError, list_some
 from rarefish.hashing import digest, digest_files
-from rarefish.io import open_regular
 
 
 @dataclass(frozen=True)
@@ -87,79 +85,66 @@ def check_scale(mode: str, mean: tuple[float, ...] | None, std: tuple[float, ...
         raise ArgumentError(f"Every std must be above 0, not {std}.")
 
 
-def find_images(folder: Path) -> list[Path]:
-    """Every file below the folder that is called an image, in order; hidden ones are left out."""
-    found = []
-    for place, folders, names in os.walk(folder, onerror=_cannot_list):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".") and _is_called_image(name)]
-    return sorted(found)
-
-
 def read_folder(
     folder: Path | str, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
 ) -> ImageFiles:
-    """Every image below `folder`/CLASS/; classes by name. `on_error` as for `read_manifest`."""
+    """Return every image below `folder`/CLASS/, with classes sorted by name.
+
+    Args:
+        folder: A folder with one subfolder per class. Links to folders are followed, hidden files are skipped.
+        size: Height and width to which images are resized.
+        mode: `RGB`, or `L` for grayscale.
+        on_error: What to do about files that cannot be decoded. `stop` raises an error, `skip` leaves them out and
+            lists them in the result, and `later` does not check: reading such an image raises the error.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.")
-    classes = tuple(sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and entry.name[0] != "."))
-    if not classes:
-        raise DataError(f"{folder} has no folders inside, one a class.")
-    found = [(path, i) for i, name in enumerate(classes) for path in find_images(folder / name)]
-    return _checked([p for p, _ in found], [i for _, i in found], classes, size, mode, on_error, folder)
+    root, files = list_trusted(folder)
+    return _checked(root, files, tuple(name_classes(folder, files)), size, mode, on_error, folder)
 
 
 def read_manifest(
     manifest: Path | str, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
 ) -> ImageFiles:
-    """The images a CSV file lists in the columns path (relative to the file) and label (a name or a number).
+    """Return the images that a CSV file lists in its columns path (relative to the file) and label.
 
-    `on_error`: `stop` at the first file that cannot be decoded, `skip` them (they are listed in the result), or
-    `later`: do not look before an image is asked for.
+    Classes are sorted by name, or by number if all of them are numbers. The other arguments are those of
+    `read_folder`.
     """
     manifest = Path(manifest)
-    rows = [(manifest.parent / path, label) for path, label in read_columns(manifest, ("path", "label"))]
-    names = {label for _, label in rows}
-    classes = tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else sorted(names))
-    place = {name: i for i, name in enumerate(classes)}
-    return _checked([p for p, _ in rows], [place[c] for _, c in rows], classes, size, mode, on_error, manifest)
+    if manifest.is_dir():
+        raise DataError(f"{manifest} is a folder, not a CSV file. Read it with read_folder.")
+    root, files = list_trusted(manifest)
+    names = name_classes(manifest, files)
+    classes = tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else names)
+    return _checked(root, files, classes, size, mode, on_error, manifest)
 
 
-def read_columns(manifest: Path, columns: Sequence[str]) -> list[tuple[str, ...]]:
-    """Those columns of a CSV file, row by row; complains about a file that has them not, or is no CSV file."""
-    with open_regular(manifest) as file:
-        try:
-            reader = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", newline=""))
-            if not set(columns) <= set(reader.fieldnames or ()):
-                wanted = " and ".join(columns)
-                raise DataError(f"{manifest} has the columns {list_some(reader.fieldnames or ())}; it needs {wanted}.")
-            rows = [tuple(row[column] for column in columns) for row in reader]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{manifest} is not a CSV file in UTF-8: {error}.") from error
-    short = next((number for number, row in enumerate(rows, start=1) if None in row), None)
-    if short:
-        raise DataError(
-            f"{manifest} has fewer cells in row {short} than columns. Give each row {' and '.join(columns)}."
-        )
-    return rows
+def full_paths(root: Path, files: Sequence[ListedFile]) -> list[Path]:
+    """Return the path of each listed file, its root included."""
+    return [root / os.fsdecode(file.path) for file in files]
 
 
 def _checked(
-    paths: Sequence[Path],
-    labels: Sequence[int],
+    root: Path,
+    files: Sequence[ListedFile],
     classes: tuple[str, ...],
     size: tuple[int, int],
     mode: str,
     on_error: str,
     source: Path,
 ) -> ImageFiles:
+    paths, number_of = full_paths(root, files), {name: number for number, name in enumerate(classes)}
+    labels = [number_of[file.label] for file in files if file.label is not None]
     bad: list[Path] = []
     if on_error != "later":
         bad = [path for path in paths if not _is_readable(path)]
     if bad and on_error == "stop":
         shown = list_some([printable(p.name) for p in bad], 3)
-        raise DataError(f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Mend them, or skip them.")
+        raise DataError(
+            f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Repair them, or pass on_error='skip'."
+        )
     is_bad = set(bad)
     kept = [(p, label) for p, label in zip(paths, labels, strict=True) if p not in is_bad]
     if not kept:
@@ -173,11 +158,3 @@ def _is_readable(path: Path) -> bool:
     except DataError:
         return False
     return True
-
-
-def _cannot_list(error: OSError) -> None:
-    raise DataError(f"{printable(str(error.filename))} cannot be listed: {error.strerror}.") from error
-
-
-def _is_called_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in SUFFIXES

@@ -12,12 +12,12 @@ from typing import Any
 
 from torch import Tensor
 
+from rarefish.data.file_listing import list_pool
 from rarefish.data.image_files import (
     ImageFiles,
     check_scale,
     decode,
-    find_images,
-    read_columns,
+    full_paths,
     read_folder,
     read_manifest,
     scale,
@@ -58,10 +58,7 @@ def _open_pool(source: Path, size: tuple[int, int], mode: str) -> "ImageFiles | 
         raise DataError(f"There is no {source}.")
     if source.suffix == ".parquet" or (source.is_dir() and any(source.glob("*.parquet"))):
         return open_parquet(sorted(source.glob("*.parquet")) if source.is_dir() else [source], size, mode)
-    if source.is_dir():
-        paths = find_images(source)
-    else:
-        paths = [source.parent / path for (path,) in read_columns(source, ("path",))]
+    paths = full_paths(*list_pool(source))
     if not paths:
         raise DataError(f"{source} names no images.")
     return ImageFiles(tuple(paths), (-1,) * len(paths), (), size, mode)

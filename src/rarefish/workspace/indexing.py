@@ -13,7 +13,7 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from rarefish.data.file_listing import Listed, show
+from rarefish.data.file_listing import ListedFile, show
 from rarefish.data.image_io import open_picture
 from rarefish.data.worker_processes import end_with_parent
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
@@ -40,7 +40,7 @@ class Indexed:
 
 
 def index(
-    store: Store, part: str, root: Path, files: Sequence[Listed], *, jobs: int = 0, shown: bool = True
+    store: Store, part: str, root: Path, files: Sequence[ListedFile], *, jobs: int = 0, shown: bool = True
 ) -> Indexed:
     """Indexes files; a file whose path, size and modification time are unchanged is not read again.
 
@@ -77,7 +77,7 @@ def index(
     return _summary(store, part, num_new + changes.num_fresh)
 
 
-def check_labels(files: Iterable[Listed], known: Container[str]) -> None:
+def check_labels(files: Iterable[ListedFile], known: Container[str]) -> None:
     """Raises ArgumentError if a file has a class that is not among the known ones."""
     unknown = Counter(f.label for f in files if f.label is not None and f.label not in known)
     if unknown:
@@ -169,7 +169,7 @@ def _insert(connection: sqlite3.Connection, part: str, rows: Iterable[Row]) -> N
 
 
 def _add_new(
-    connection: sqlite3.Connection, part: str, file: Listed, content: Content, numbers: dict[str, int]
+    connection: sqlite3.Connection, part: str, file: ListedFile, content: Content, numbers: dict[str, int]
 ) -> bool:
     """Adds an image whose content no row has, and returns whether it did; others may be moved files or copies."""
     query = "SELECT 1 FROM image WHERE part = ? AND hash = ?"
@@ -183,7 +183,7 @@ def _add_new(
     return True
 
 
-def _number(file: Listed, numbers: dict[str, int]) -> int | None:
+def _number(file: ListedFile, numbers: dict[str, int]) -> int | None:
     return None if file.label is None else numbers[file.label]
 
 
