@@ -55,7 +55,7 @@ def test_bytes_are_scaled_as_numbers_are() -> None:
     whole = Arrays(rng.integers(0, 200, (25, 6, 5, 3), dtype=np.uint8), np.arange(25) % 4)
     own, other = np.array([3, 24, 7, 7, 0]), np.array([1, 2])
     pool, rest = normalized([whole[rows].to_tensors() for rows in (own, other)])
-    scale = scale_of(whole.images, own, at_once=2)
+    scale = scale_of(whole.images, own, chunk_size=2)
     for rows, expected in ((own, pool), (other, rest)):
         labels = torch.from_numpy(whole.labels[rows])
         pixels = Pixels(torch.from_numpy(whole.images), torch.from_numpy(rows), labels, *scale)
@@ -140,7 +140,10 @@ HUGE = b"\x93NUMPY\x01\x00v\x00" + HEADER.ljust(117) + b"\n"
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda path: write_npz(path, images=PIXELS, labels=np.eye(3)), r"labels are float64 \(3, 3\); need one whole"),
+        (
+            lambda path: write_npz(path, images=PIXELS, labels=np.eye(3)),
+            r"labels are float64 \(3, 3\); need one integer",
+        ),
         (lambda path: write_npz(path, images=PIXELS, labels=np.array(["a"] * 3)), "labels are <U1"),
         (lambda path: write_npz(path, images=PIXELS, labels=np.array(1)), r"labels are int64 \(\)"),
         (lambda path: write_npz(path, images=PIXELS[0, 0], labels=NUMBERS), "images are uint8"),

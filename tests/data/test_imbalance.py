@@ -55,7 +55,7 @@ def test_the_seed_decides(draw: Any) -> None:
     [
         (lambda: step_imbalance(LABELS, range(5, 10), 500, 0), "leaves no image of class"),
         (lambda: step_imbalance(LABELS, range(5, 10), 0.5, 0), "1 or more, not 0.5"),
-        (lambda: step_imbalance(LABELS, [9], 1.5, 0), "asks for 600 rare images; there are 100"),
+        (lambda: step_imbalance(LABELS, [9], 1.5, 0), "needs 600 rare images; there are 100"),
         (lambda: long_tail(LABELS, 1000, 0), "leaves no image of class 7, 8, 9"),
         (lambda: subsample(LABELS, {2: 101}, 0), "Cannot keep 101 images of class 2: there are 100"),
         (lambda: stratified(LABELS, 9, 0), "9 leaves out some of the 10 classes"),

@@ -1,4 +1,4 @@
-"""Images and labels held in memory, and the files they come from: IDX (MNIST), .mat (SVHN), .npz."""
+"""Images and labels as arrays in memory, and readers for IDX (MNIST), .mat (SVHN) and .npz files."""
 
 import gzip
 import math
@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 from rarefish.errors import DataError
 from rarefish.io import open_regular
 
-MOST_PACKED = 1_100
-"""No byte of a gzip file unpacks to more bytes than this."""
+MAX_GZIP_RATIO = 1_100
+"""Upper bound on the compression ratio of a gzip file."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Arrays:
         return Arrays(self.images[rows], self.labels[rows])
 
     def with_junk(self, count: int, seed: int) -> "Arrays":
-        """The same and as many images of no class, label -1: images whose four quarters come from four others."""
+        """Return these images plus `count` images of no class (label -1), each put together from quarters of four others."""
         rng = np.random.default_rng(seed)
         height, width = self.images.shape[1] // 2, self.images.shape[2] // 2
         junk = self.images[rng.integers(len(self), size=count)].copy()
@@ -51,25 +51,25 @@ class Arrays:
         return Arrays(np.concatenate([self.images, junk]), labels)
 
     def to_tensors(self, device: torch.device | str = "cpu") -> TensorDataset:
-        """Images (N, channels, height, width) from 0 to 1, and labels."""
+        """Return images (N, channels, height, width) with values from 0 to 1, and labels."""
         images = torch.tensor(self.images).to(device).movedim(3, 1).float().div_(255)
         return TensorDataset(images.contiguous(), torch.from_numpy(self.labels.astype(np.int64)).to(device))
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Images that stay bytes in memory, a quarter of what numbers take; they are scaled when they are taken.
+    """Images kept as uint8, which takes a quarter of the memory of floats; they are scaled when accessed.
 
-    All that is cut out of a data set, for whichever seed, shares its bytes.
+    All subsets of a data set share its bytes.
     """
 
     bytes: Tensor
     """All images of the data set (N, height, width, channels), uint8."""
     rows: Tensor
-    """Which of them are ours."""
+    """The positions in `bytes` of the images in this subset."""
     labels: Tensor
     mean: Tensor
-    """Of a channel, from 0 to 1."""
+    """Mean of each channel, on the scale 0 to 1."""
     deviation: Tensor
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Pixels:
         return self.labels.tolist()
 
     def take(self, rows: Tensor) -> Tensor:
-        """Those images (N, channels, height, width), scaled, where the bytes are."""
+        """Return those images (N, channels, height, width), scaled, on the device of the bytes."""
         own = self.bytes[self.rows[rows].to(self.bytes.device)].float().div_(255)
         return own.sub_(self.mean).div_(self.deviation).movedim(3, 1).contiguous()
 
@@ -88,11 +88,14 @@ class Pixels:
         return self.take(torch.tensor([index]))[0], int(self.labels[index])
 
 
-def scale_of(images: np.ndarray, rows: np.ndarray, at_once: int = 10_000) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of every channel over those images, from 0 to 1: counted, so that nothing is copied."""
+def scale_of(images: np.ndarray, rows: np.ndarray, chunk_size: int = 10_000) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation per channel of those images, on the scale 0 to 1.
+
+    They are computed from histograms, so that images are not copied as floats.
+    """
     counts_CV = np.zeros((images.shape[3], 256), dtype=np.int64)
-    for first in range(0, len(rows), at_once):
-        some = images[rows[first : first + at_once]]
+    for first in range(0, len(rows), chunk_size):
+        some = images[rows[first : first + chunk_size]]
         counts_CV += np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(some, 3, 0)])
     value_V, total = np.arange(256) / 255, counts_CV.sum(axis=1)
     mean_C = counts_CV @ value_V / total
@@ -102,7 +105,7 @@ def scale_of(images: np.ndarray, rows: np.ndarray, at_once: int = 10_000) -> tup
 
 
 def normalized(parts: list[TensorDataset]) -> list[TensorDataset]:
-    """The same data sets, each channel shifted and scaled to mean 0 and variance 1 over the first of them."""
+    """Return the data sets with each channel standardized by its mean and variance in the first of them."""
     first = parts[0].tensors[0]
     mean = first.mean(dim=(0, 2, 3), keepdim=True)
     deviation = first.std(dim=(0, 2, 3), keepdim=True).clamp_min(1e-6)
@@ -110,18 +113,18 @@ def normalized(parts: list[TensorDataset]) -> list[TensorDataset]:
 
 
 def read_idx(images: Path, labels: Path) -> Arrays:
-    """MNIST and Fashion-MNIST as published, gzipped or not."""
+    """Read MNIST or Fashion-MNIST in its published format (IDX), gzipped or not."""
     pixels, numbers = _read_idx(images, dimensions=3), _read_idx(labels, dimensions=1)
     return Arrays(pixels[..., None], numbers)
 
 
 def read_svhn(path: Path) -> Arrays:
-    """SVHN's cropped digits as published (.mat); its label 10 is the digit 0."""
+    """Read SVHN's cropped digits in their published format (.mat); its label 10 is the digit 0."""
     try:
         from scipy.io import loadmat
     except ImportError as error:
         raise DataError("Reading .mat files needs SciPy: pip install scipy.") from error
-    with open_regular(path) as file, _naming(path, "an SVHN file"):
+    with open_regular(path) as file, _naming_file(path, "an SVHN file"):
         content = loadmat(file)
         images, labels = (np.asarray(content[name]) for name in ("X", "y"))
         images = _checked_images(images.transpose(3, 0, 1, 2), path)
@@ -129,8 +132,8 @@ def read_svhn(path: Path) -> Arrays:
 
 
 def read_npz(path: Path, images: str = "images", labels: str = "labels") -> Arrays:
-    """Two arrays of an .npz file by name; grey images may lack the channel."""
-    with open_regular(path) as file, _naming(path, "an .npz file"), np.load(file, allow_pickle=False) as content:
+    """Read images and labels from an .npz file; the channel axis of grayscale images may be missing."""
+    with open_regular(path) as file, _naming_file(path, "an .npz file"), np.load(file, allow_pickle=False) as content:
         missing = [name for name in (images, labels) if name not in content]
         if missing:
             raise DataError(f"{path} has no array {missing[0]!r}; it has {', '.join(content)}.")
@@ -140,12 +143,10 @@ def read_npz(path: Path, images: str = "images", labels: str = "labels") -> Arra
 
 
 def flat_labels(labels: np.ndarray, path: Path) -> np.ndarray:
-    """Labels of shape (N,), also out of (N, 1); complains about others and about what is no whole number."""
+    """Return labels of shape (N,), given as (N,) or (N, 1); raise DataError for other shapes and non-integers."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer):
-        raise DataError(
-            f"{path}: labels are {labels.dtype} {labels.shape}; need one whole number per image, of shape (N,)."
-        )
+        raise DataError(f"{path}: labels are {labels.dtype} {labels.shape}; need one integer per image, of shape (N,).")
     return flat
 
 
@@ -156,23 +157,26 @@ def _checked_images(images: np.ndarray, path: Path) -> np.ndarray:
 
 
 @contextmanager
-def _naming(path: Path, kind: str) -> Iterator[None]:
-    """Names the file in whatever is raised: a damaged file makes NumPy and SciPy raise almost anything."""
+def _naming_file(path: Path, kind: str) -> Iterator[None]:
+    """Turn any error in the block into a DataError that names the file.
+
+    NumPy and SciPy raise almost anything for a damaged file.
+    """
     try:
         yield
     except DataError:
         raise
     except Exception as error:
         reason = "there is not enough memory for it" if isinstance(error, MemoryError) else str(error)
-        raise DataError(f"{path} is damaged or not {kind}: {reason}. Fetch it again.") from error
+        raise DataError(f"{path} is damaged or not {kind}: {reason}. Download it again.") from error
 
 
 def _read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """One IDX file: two zeros, the type (8: bytes), the number of dimensions, each size, the bytes."""
+    """Read an IDX file: two zeros, the type (8: bytes), the number of dimensions, each size, the bytes."""
     start = 4 + 4 * dimensions
-    with ExitStack() as opened, _naming(path, "an IDX file"):
+    with ExitStack() as opened, _naming_file(path, "an IDX file"):
         file = opened.enter_context(open_regular(path))
-        most = MOST_PACKED * os.fstat(file.fileno()).st_size
+        most = MAX_GZIP_RATIO * os.fstat(file.fileno()).st_size
         if path.suffix == ".gz":
             file = opened.enter_context(gzip.GzipFile(fileobj=file))
         head = file.read(start)
@@ -180,7 +184,7 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray:
             raise DataError(f"{path} is not an IDX file of bytes with {dimensions} dimensions.")
         shape = struct.unpack(f">{dimensions}I", head[4:])
         expected = math.prod(shape)
-        # No more than the header promises, and nothing that the file cannot hold.
+        # Read no more than the header promises, and nothing at all if the file is too small for it.
         content = file.read(expected + 1) if expected <= most else b""
     if len(content) != expected:
         sizes = " × ".join(map(str, shape))

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with the package: a small, biased cut of MNIST (see digits.LICENSE.md)."""
+"""The handwritten digits bundled with the package: a small, biased subset of MNIST (see digits.LICENSE.md)."""
 
 from importlib.resources import files
 
@@ -9,11 +9,14 @@ from rarefish.data.arrays import Arrays
 from rarefish.data.splits import Splits
 
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Of MNIST's pixels, from 0 to 1."""
+"""Mean and standard deviation of MNIST's pixels, on the scale 0 to 1."""
 
 
 def load_digits() -> Splits[TensorDataset]:
-    """6,000 common digits 0-4 and 60 rare ones 5-9 in the pool; 500 and 2,000 of all ten, evenly, to validate and test.
+    """Return the bundled digits as normalized tensors.
+
+    The pool has 6,000 common digits 0-4 and 60 rare digits 5-9; the validation set (500) and test set (2,000) have
+    equally many of each.
 
     >>> splits = load_digits()
     >>> len(splits.pool), len(splits.validation), len(splits.test)
@@ -24,7 +27,7 @@ def load_digits() -> Splits[TensorDataset]:
 
 
 def read_digits() -> list[Arrays]:
-    """Pool, validation set and test set as they lie in the package."""
+    """Return pool, validation set and test set as bytes."""
     with (files("rarefish.data") / "digits.npz").open("rb") as file, np.load(file) as content:
         parts = ("pool", "validation", "test")
         return [Arrays(content[f"{name}_images"][..., None], content[f"{name}_labels"]) for name in parts]

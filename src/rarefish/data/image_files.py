@@ -1,4 +1,4 @@
-"""Images as files: a folder with one folder a class, or a CSV manifest."""
+"""Data sets of labeled image files: a folder with one subfolder per class, or a CSV manifest."""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from rarefish.hashing import digest, digest_files
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """A data set of image files: item i is (image, label), the image decoded, resized and scaled to 0 … 1."""
+    """A data set of image files; item i is (image, label), the image decoded, resized and scaled to 0 … 1."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
@@ -29,9 +29,9 @@ class ImageFiles:
     unreadable: tuple[Path, ...] = field(default=())
     """Files that were left out because they cannot be decoded."""
     mean: tuple[float, ...] | None = None
-    """Taken from every channel, one number each or one for all; None: images stay 0 … 1."""
+    """Subtracted from each channel: one number per channel, or one for all. None leaves images in 0 … 1."""
     std: tuple[float, ...] | None = None
-    """What every channel is then divided by."""
+    """Each channel is then divided by this: one number per channel, or one for all."""
 
     def __post_init__(self) -> None:
         check_scale(self.mode, self.mean, self.std)
@@ -44,11 +44,11 @@ class ImageFiles:
         return list(self.labels)
 
     def only(self, rows: Sequence[int]) -> "ImageFiles":
-        """The files at those positions, of the same classes."""
+        """Return the data set of the files at those positions, with the same classes."""
         return replace(self, paths=tuple(self.paths[i] for i in rows), labels=tuple(self.labels[i] for i in rows))
 
     def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
-        """Hashes by which the data set is known to be the same, by name."""
+        """Return hashes, by name, that change when the data set changes."""
         return {
             "files": digest_files(self.paths, with_contents=with_contents),
             "labels": digest([self.classes, self.labels]),
@@ -61,7 +61,7 @@ class ImageFiles:
 
 
 def decode(source: Source, size: tuple[int, int], mode: str, name: str) -> Tensor:
-    """An image (channels, height, width) of that size, from 0 to 1."""
+    """Return an image (channels, height, width), resized, with values from 0 to 1."""
     height, width = size
     picture = open_picture(source, name).convert(mode)
     pixels = np.array(picture.resize((width, height), Image.Resampling.BILINEAR))
@@ -70,14 +70,14 @@ def decode(source: Source, size: tuple[int, int], mode: str, name: str) -> Tenso
 
 
 def scale(image: Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> Tensor:
-    """The image less the mean, over the standard deviation; both by channel."""
+    """Return the image minus the mean, divided by the standard deviation, per channel."""
     if mean is not None:
         image = image - torch.tensor(mean)[:, None, None]
     return image if std is None else image / torch.tensor(std)[:, None, None]
 
 
 def check_scale(mode: str, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
-    """Complains about another number of means or deviations than channels, and about deviations of 0."""
+    """Raise ArgumentError unless there is one mean and one positive standard deviation per channel, or one for all."""
     for name, values in (("mean", mean), ("std", std)):
         if values is not None and len(values) not in (1, len(mode)):
             raise ArgumentError(f"Images in mode {mode} need {len(mode)} numbers for {name}, not {len(values)}.")
@@ -143,12 +143,13 @@ def _checked(
     if bad and on_error == "stop":
         shown = list_some([printable(p.name) for p in bad], 3)
         raise DataError(
-            f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Repair them, or pass on_error='skip'."
+            f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Repair or remove them, or leave them out with "
+            "on_error='skip'."
         )
     is_bad = set(bad)
     kept = [(p, label) for p, label in zip(paths, labels, strict=True) if p not in is_bad]
     if not kept:
-        raise DataError(f"{source} has no image that can be read.")
+        raise DataError(f"{source} has no readable image.")
     return ImageFiles(tuple(p for p, _ in kept), tuple(c for _, c in kept), classes, size, mode, tuple(bad))
 
 

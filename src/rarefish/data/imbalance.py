@@ -1,4 +1,4 @@
-"""Making a pool biased, and splitting off a validation set, by seed. Works on labels alone: indices come out."""
+"""Make a pool imbalanced and split off a validation set, given labels and a seed; all functions return indices."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,34 +10,36 @@ Labels = np.ndarray
 
 
 def step_imbalance(labels: Labels, rare: Sequence[int], ratio: float | int, seed: int) -> np.ndarray:
-    """Indices left when the rare classes *together* keep 1/ratio of the number of all others (the paper's bias).
+    """Return the indices kept when the rare classes *together* have 1/ratio as many images as all others.
 
-    A ratio of 1 keeps everything.
+    This is the paper's bias. A ratio of 1 keeps everything.
     """
     if ratio < 1:
-        raise ArgumentError(f"An imbalance ratio is 1 or more, not {ratio}.")
+        raise ArgumentError(f"An imbalance ratio must be 1 or more, not {ratio}.")
     is_rare = np.isin(labels, rare)
     common, others = np.flatnonzero(~is_rare), np.flatnonzero(is_rare)
     if ratio == 1:
         return np.arange(len(labels))
     count = int(len(common) / ratio)
     if count > len(others):
-        raise ArgumentError(f"An imbalance of {ratio} asks for {count} rare images; there are {len(others)}.")
+        raise ArgumentError(
+            f"An imbalance of {ratio} needs {count} rare images; there are {len(others)}. Use a larger ratio."
+        )
     kept = np.random.default_rng(seed).choice(others, count, replace=False)
     return _checked(np.sort(np.concatenate([common, kept])), labels)
 
 
 def cut_each(labels: Labels, rare: Sequence[int], ratio: float | int, seed: int) -> np.ndarray:
-    """Indices left when *every* rare class keeps 1/ratio of its images (the paper's bias for ImageNet)."""
+    """Return the indices kept when *every* rare class keeps 1/ratio of its images (the paper's bias for ImageNet)."""
     if ratio < 1:
-        raise ArgumentError(f"An imbalance ratio is 1 or more, not {ratio}.")
+        raise ArgumentError(f"An imbalance ratio must be 1 or more, not {ratio}.")
     return subsample(labels, {c: int((labels == c).sum() / ratio) for c in rare}, seed)
 
 
 def long_tail(labels: Labels, ratio: float | int, seed: int) -> np.ndarray:
-    """Indices left when class sizes fall exponentially, the last class `ratio` times smaller than the first."""
+    """Return the indices kept when class sizes fall exponentially, the last `ratio` times smaller than the first."""
     if ratio < 1:
-        raise ArgumentError(f"An imbalance ratio is 1 or more, not {ratio}.")
+        raise ArgumentError(f"An imbalance ratio must be 1 or more, not {ratio}.")
     classes = np.unique(labels)
     largest = min(int((labels == c).sum()) for c in classes)
     steps = max(len(classes) - 1, 1)
@@ -45,7 +47,7 @@ def long_tail(labels: Labels, ratio: float | int, seed: int) -> np.ndarray:
 
 
 def subsample(labels: Labels, counts: Mapping[int, int], seed: int) -> np.ndarray:
-    """Indices left when each class of the table keeps so many images; classes not in it keep all."""
+    """Return the indices kept when each class in `counts` keeps that many images; other classes keep all."""
     rng = np.random.default_rng(seed)
     kept = []
     for c in np.unique(labels):
@@ -58,7 +60,7 @@ def subsample(labels: Labels, counts: Mapping[int, int], seed: int) -> np.ndarra
 
 
 def stratified(labels: Labels, size: int, seed: int) -> np.ndarray:
-    """Indices of `size` images, as many of each class as of any other; a remainder goes to the first classes."""
+    """Return the indices of `size` images, equally many per class; a remainder goes to the first classes."""
     rng = np.random.default_rng(seed)
     classes = np.unique(labels)
     if size < len(classes):
@@ -75,9 +77,9 @@ def stratified(labels: Labels, size: int, seed: int) -> np.ndarray:
 
 
 def mistaken(labels: Labels, rate: float | int, num_classes: int, seed: int) -> Labels:
-    """The labels, a share `rate` of which names another class."""
+    """Return the labels with a fraction `rate` of them replaced by another class."""
     if not 0 <= rate <= 1:
-        raise ArgumentError(f"A share of wrong labels is between 0 and 1, not {rate}.")
+        raise ArgumentError(f"A fraction of wrong labels must be between 0 and 1, not {rate}.")
     rng = np.random.default_rng(seed)
     wrong = rng.choice(len(labels), round(rate * len(labels)), replace=False)
     changed = labels.copy()
@@ -86,7 +88,7 @@ def mistaken(labels: Labels, rate: float | int, num_classes: int, seed: int) -> 
 
 
 def check_classes(labels: Labels, num_classes: int, name: str) -> None:
-    """Complains about a class that a data set should have and has not."""
+    """Raise DataError if a class has no image in the data set."""
     missing = sorted(set(range(num_classes)) - {int(c) for c in np.unique(labels)})
     if missing:
         raise DataError(f"The {name} has no image of class {list_some(missing)}. Add some, or leave the class out.")

@@ -1,4 +1,4 @@
-"""Pool indices that are left, in the memory of those that are not: a pool may have a billion."""
+"""Sequences of the remaining pool indices that store only the missing ones, since a pool may have a billion."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-AT_ONCE = 65_536
-FEW = 2**24
-"""Numbers that may all be shuffled to draw some."""
+CHUNK = 65_536
+MAX_PERMUTED = 2**24
+"""Largest range that is shuffled as a whole to sample from it."""
 
 
 @dataclass(frozen=True)
 class Left(Sequence[int]):
-    """0, 1, 2 … without some; a slice is as small as the whole."""
+    """The sequence 0, 1, 2 … without some numbers; a slice takes no more memory than the whole."""
 
     start: int
     stop: int
     gaps: np.ndarray
-    """For each missing number, how many that are left come before it."""
+    """For each missing number, the number of remaining ones before it."""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -40,15 +40,15 @@ class Left(Sequence[int]):
         return [self[place - self.start] for place in places]
 
     def __iter__(self) -> Iterator[int]:
-        for first in range(self.start, self.stop, AT_ONCE):
-            yield from self._at(np.arange(first, min(first + AT_ONCE, self.stop))).tolist()
+        for first in range(self.start, self.stop, CHUNK):
+            yield from self._at(np.arange(first, min(first + CHUNK, self.stop))).tolist()
 
     def _at(self, places: np.ndarray) -> np.ndarray:
         return places + np.searchsorted(self.gaps, places, side="right")
 
 
 def all_but(missing: Collection[int], count: int) -> Sequence[int]:
-    """The numbers from 0 to `count` - 1, in order, without some of them."""
+    """Return the numbers from 0 to `count` - 1 in order, without the missing ones."""
     if not missing:
         return range(count)
     ordered = np.sort(np.fromiter(missing, dtype=np.int64, count=len(missing)))
@@ -56,7 +56,7 @@ def all_but(missing: Collection[int], count: int) -> Sequence[int]:
 
 
 def without(left: Sequence[int], taken: Collection[int]) -> Sequence[int]:
-    """What `all_but` left, without some more."""
+    """Return the result of `all_but` without the taken numbers as well."""
     if not taken:
         return left
     gaps = left.gaps if isinstance(left, Left) else np.empty(0, dtype=np.int64)
@@ -64,8 +64,8 @@ def without(left: Sequence[int], taken: Collection[int]) -> Sequence[int]:
 
 
 def draw_some(count: int, among: int, generator: torch.Generator) -> Tensor:
-    """Up to `count` different numbers below `among`, ascending."""
-    if among <= FEW:
+    """Return up to `count` different random numbers below `among`, in ascending order."""
+    if among <= MAX_PERMUTED:
         return torch.randperm(among, generator=generator)[:count].sort().values
     drawn = torch.randint(among, (2 * count,), generator=generator).unique()
     return drawn[torch.randperm(len(drawn), generator=generator)[:count]].sort().values

@@ -1,4 +1,4 @@
-"""Images to learn from that are not in memory: they are read batch by batch, when their turn comes."""
+"""Training images that are read from disk batch by batch instead of being held in memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from rarefish.data.reader import Data, Reader
 
 @dataclass(frozen=True)
 class Stored:
-    """Some images of a data set, in an order of their own: what a training takes in place of a tensor."""
+    """A subset of a data set in a given order, which training accepts in place of a tensor of images."""
 
     data: Data
     index: Sequence[int]
-    """Where each is in the data set."""
+    """The position of each image in the data set."""
     workers: int = 0
-    """Processes that read ahead."""
+    """Number of worker processes that prefetch batches."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
     def shape(self) -> torch.Size:
-        """Of all of them, were they one tensor."""
+        """The shape that all images would have as one tensor."""
         return torch.Size([len(self), *Reader().one(self.data, self.index[0]).shape[1:]])
 
     def read(self, parts: Sequence[Tensor]) -> Iterator[Tensor]:
-        """The images at each part's rows, one batch after another."""
+        """Return an iterator over batches: the images at the rows of each part."""
         sizes = [len(rows) for rows in parts]
         index = [self.index[row] for rows in parts for row in rows.tolist()]
         reader = Reader(num_workers=self.workers, progress=False)
@@ -39,7 +39,7 @@ Images = Tensor | Stored
 
 
 def read_parts(images: Images, parts: Sequence[Tensor], device: torch.device, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The images at each part's rows, on the device; stored ones get the type of numbers that the model has."""
+    """Return an iterator over the images at the rows of each part; stored images are moved to the device and dtype."""
     if isinstance(images, Tensor):
         return (images[rows] for rows in parts)
     return (batch.to(device, dtype, non_blocking=True) for batch in images.read(parts))

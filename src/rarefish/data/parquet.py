@@ -1,4 +1,4 @@
-"""Images by where they are: a folder, a CSV manifest or Parquet files; nothing is decoded before it is asked for."""
+"""Open a pool or validation set in a folder, CSV manifest or Parquet files; images are decoded when accessed."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def open_labeled(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> ImageFiles:
-    """A validation set: a folder with one folder a class, or a CSV file with the columns path and label."""
+    """Return a validation set: a folder with one subfolder per class, or a CSV file with the columns path and label."""
     check_scale(mode, mean, std)
     read = read_folder if source.is_dir() else read_manifest
     return replace(read(source, size=size, mode=mode), mean=mean, std=std)
@@ -49,7 +49,7 @@ def open_pool(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> "ImageFiles | ParquetImages":
-    """A pool: all images below a folder, those a CSV file names in its column path, or Parquet files."""
+    """Return a pool: all images below a folder, those in the column path of a CSV file, or those in Parquet files."""
     return replace(_open_pool(source, size, mode), mean=mean, std=std)
 
 
@@ -60,19 +60,19 @@ def _open_pool(source: Path, size: tuple[int, int], mode: str) -> "ImageFiles | 
         return open_parquet(sorted(source.glob("*.parquet")) if source.is_dir() else [source], size, mode)
     paths = full_paths(*list_pool(source))
     if not paths:
-        raise DataError(f"{source} names no images.")
+        raise DataError(f"{source} has no images.")
     return ImageFiles(tuple(paths), (-1,) * len(paths), (), size, mode)
 
 
 @dataclass(frozen=True)
 class ParquetImages:
-    """Images in the rows of Parquet files, as bytes; one group of rows is in memory at a time."""
+    """A data set of encoded images in Parquet files; two row groups are kept in memory at a time."""
 
     files: tuple[Path, ...]
     groups: tuple[tuple[int, int], ...]
-    """(file, group of rows) of each group."""
+    """The position in `files` and the number within that file of each row group."""
     ends: tuple[int, ...]
-    """How many images there are up to the end of each group."""
+    """The number of images up to and including each row group."""
     column: str
     size: tuple[int, int]
     mode: str
@@ -86,7 +86,7 @@ class ParquetImages:
         return self.ends[-1]
 
     def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
-        """Hashes by which the data set is known to be the same, by name."""
+        """Return hashes, by name, that change when the data set changes."""
         return {
             "files": digest_files(self.files, with_contents=with_contents),
             "rows": digest([self.groups, self.ends, self.column]),
@@ -101,7 +101,7 @@ class ParquetImages:
         row = index - (self.ends[number - 1] if number else 0)
         try:
             value = _read_group(self.files[file], group, self.column)[row].as_py()
-        except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        except Exception as error:  # pyarrow raises almost anything for a damaged file
             raise DataError(f"Row {index} cannot be read from {self.files[file]}: {error}.") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes):
@@ -111,12 +111,12 @@ class ParquetImages:
 
     @property
     def paths(self) -> Sequence[str]:
-        return _Names(self)
+        return _RowNames(self)
 
 
 @dataclass(frozen=True)
-class _Names(Sequence[str]):
-    """Where each image is, in words."""
+class _RowNames(Sequence[str]):
+    """The location of each image, as FILE#ROW."""
 
     images: ParquetImages
 
@@ -131,12 +131,15 @@ class _Names(Sequence[str]):
 
 
 def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> ParquetImages:
+    """Return the images in the column image, img or bytes of the files."""
     if not find_spec("pyarrow"):
         raise ArgumentError("Parquet needs a package: pip install 'rarefish[parquet]'.")
     columns, sizes = zip(*map(_read_footer, files), strict=True)
     column = next((name for name in IMAGE_COLUMNS if name in columns[0]), None)
     if column is None:
-        raise DataError(f"{files[0]} has the columns {', '.join(columns[0])}; images are looked for in image.")
+        raise DataError(
+            f"{files[0]} has the columns {', '.join(columns[0])}; images must be in one of {', '.join(IMAGE_COLUMNS)}."
+        )
     other = next((place for place, names in enumerate(columns) if column not in names), None)
     if other is not None:
         raise DataError(
@@ -146,12 +149,12 @@ def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> Par
     groups = [(place, number) for place, counts in enumerate(sizes) for number in range(len(counts))]
     ends = tuple(accumulate(count for counts in sizes for count in counts))
     if not ends or not ends[-1]:
-        raise DataError(f"{files[0]} holds no rows.")
+        raise DataError(f"{files[0]} has no rows.")
     return ParquetImages(tuple(files), tuple(groups), ends, column, size, mode)
 
 
 def _read_footer(path: Path) -> tuple[list[str], list[int]]:
-    """Names of the columns, and how many rows each group has."""
+    """Return the column names and the number of rows in each row group."""
     from pyarrow.parquet import ParquetFile
 
     with open_regular(path) as opened:
@@ -159,7 +162,7 @@ def _read_footer(path: Path) -> tuple[list[str], list[int]]:
             with ParquetFile(opened) as file:
                 sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
                 return list(file.schema_arrow.names), sizes
-        except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        except Exception as error:  # pyarrow raises almost anything for a damaged file
             raise DataError(f"{path} is not a Parquet file: {error}") from error
 
 

@@ -1,25 +1,25 @@
-"""A data set cut for active learning."""
+"""A data set split into pool, validation set and test set."""
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-Held = TypeVar("Held")
-"""A data set of (image, label): tensors, bytes or files."""
+Dataset = TypeVar("Dataset")
+"""A data set of (image, label), in memory or in files."""
 
 
 @dataclass(frozen=True)
-class Splits(Generic[Held]):
-    """A pool to choose from, a small trusted validation set and a test set, all of (image, label)."""
+class Splits(Generic[Dataset]):
+    """A pool, a small trusted validation set and a test set, all with items (image, label)."""
 
-    pool: Held
-    validation: Held
-    test: Held
+    pool: Dataset
+    validation: Dataset
+    test: Dataset
     num_classes: int
     rare: tuple[int, ...]
-    """Classes that the pool hardly has."""
+    """Classes that are rare in the pool."""
 
     @property
     def channels(self) -> int:
-        """Of an image."""
+        """The number of channels of an image."""
         pool: Any = self.pool
         return pool[0][0].shape[0]

@@ -1,4 +1,4 @@
-"""Images turned, and image tensors as pictures a person can look at."""
+"""Rotate image tensors, and convert them to pictures for display."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ GAP = 6
 
 
 def to_picture(image: Any, smallest: int = 1) -> Image.Image:
-    """The image stretched to its full range of grey or colour, enlarged until it is `smallest` pixels high."""
+    """Return the image with its values stretched to 0 … 255, enlarged to at least `smallest` pixels in height."""
     if isinstance(image, Image.Image):
         image = torch.from_numpy(np.array(image.convert("RGB"))).movedim(2, 0)
     values = torch.as_tensor(image).detach().cpu().float()
@@ -31,10 +31,10 @@ def to_picture(image: Any, smallest: int = 1) -> Image.Image:
 
 
 def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
-    """Each image turned about its middle by its angle in radians; bilinear, zeros from outside."""
+    """Rotate each image about its center by its angle in radians, with bilinear interpolation and zero padding."""
     height, width = images.shape[-2:]
     cos, sin, zero = angles_N.cos(), angles_N.sin(), torch.zeros_like(angles_N)
-    # affine_grid's coordinates run from -1 to 1 on both axes, so a turn of an oblong image needs its aspect ratio.
+    # affine_grid's coordinates run from -1 to 1 on both axes, so rotating an oblong image needs its aspect ratio.
     rows = [[cos, -sin * height / width, zero], [sin * width / height, cos, zero]]
     theta_N23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
     grid = functional.affine_grid(theta_N23, list(images.shape), align_corners=False)
@@ -42,7 +42,7 @@ def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
 
 
 def draw_pairs(pairs: Sequence[tuple[Any, Any]], captions: Sequence[str], columns: int = 8) -> Image.Image:
-    """One sheet: each pair side by side over its caption; a legend on top."""
+    """Return a contact sheet: each pair side by side above its caption, with a legend on top."""
     font = ImageFont.load_default(size=12)
     cells = [(to_picture(left, 56), to_picture(right, 56)) for left, right in pairs]
     width = max(max(left.width + right.width for left, right in cells) + 3, 112)

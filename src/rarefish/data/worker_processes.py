@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them, even if it was killed."""
+"""End worker processes together with the process that started them, even if it was killed."""
 
 import multiprocessing
 import os
@@ -6,12 +6,12 @@ import threading
 
 
 def end_with_parent() -> None:
-    """Call this once in a worker process of multiprocessing: it exits as soon as the process that made it is gone.
+    """Make this worker process exit as soon as its parent process is gone.
 
-    Without it, the workers of a killed pool wait for tasks forever.
+    Call it once in a worker process of multiprocessing. Without it, the workers of a killed pool wait for tasks forever.
     """
     parent = multiprocessing.parent_process()
-    assert parent is not None, "called outside of a worker process"
+    assert parent is not None, "end_with_parent() was called outside of a worker process"
 
     def watch() -> None:
         parent.join()
