@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rarefish import io as cells
 from rarefish.active_learning.records import to_csv
 from rarefish.errors import DataError
-from rarefish.io import STARTS, from_cell, open_regular, to_cell
+from rarefish.io import FORMULA_STARTS, from_cell, open_regular, to_cell
 from rarefish.selection import Selection
 from tests.active_learning.test_records import record
 
@@ -26,7 +26,7 @@ FORMULAS = ("=HYPERLINK(0)", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "'=1", "＝
 @given(st.text() | st.builds(str.__add__, st.text("'=+-@\t\r\n＝＋－＠", min_size=1), st.text()))
 def test_any_text_comes_back(text: str) -> None:
     written = to_cell(text)
-    assert isinstance(written, str) and not written.startswith(STARTS) and from_cell(written) == text
+    assert isinstance(written, str) and not written.startswith(FORMULA_STARTS) and from_cell(written) == text
 
 
 @pytest.mark.parametrize("number", [-1, -0.5, 7, None, True])

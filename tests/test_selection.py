@@ -327,9 +327,9 @@ def test_a_collate_may_make_images_of_anything() -> None:
 
     chosen = select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate_fn=collate)
     assert len(chosen) == 2
-    with pytest.raises(LabelError, match="collate_fn= gave a batch without labels"):
+    with pytest.raises(LabelError, match="collate_fn= returned a batch without labels"):
         select(Plain(), items, items[:6], budget=2, layers=LAYERS, collate_fn=lambda rows: collate(rows)[0])
-    with pytest.raises(DataError, match="made 2 images out of 1 items"):
+    with pytest.raises(DataError, match="returned 2 images for 1 items"):
         select(
             Plain(),
             items,

@@ -1,4 +1,4 @@
-"""Hashes of values and files, by which a run is known to be the same. Nothing here needs torch."""
+"""Hash values and files, to detect whether a run's inputs have changed. Does not import torch."""
 
 import hashlib
 import os
@@ -8,12 +8,12 @@ from pathlib import Path
 from rarefish.errors import DataError
 from rarefish.io import open_regular
 
-AT_ONCE = 2**20
-"""Bytes of a file that are in memory at a time."""
+CHUNK_SIZE = 2**20
+"""Number of bytes read at a time."""
 
 
 def digest(values: Iterable[object]) -> str:
-    """A hash that changes with any of the values and with their order: bytes as they are, others as repr() has them."""
+    """Return a hash of the values in order; bytes are hashed as they are, other values by their repr()."""
     whole = hashlib.sha256()
     for value in values:
         content = value if isinstance(value, bytes) else repr(value).encode()
@@ -23,9 +23,10 @@ def digest(values: Iterable[object]) -> str:
 
 
 def digest_files(paths: Sequence[Path], *, with_contents: bool = False) -> str:
-    """A hash of names below the common folder, sizes and times of change; or of names and contents.
+    """Return a hash of the files' names below their common folder, sizes and modification times.
 
-    A file that cannot be read counts as unreadable: it stops nothing.
+    With `with_contents`, contents are hashed instead of sizes and times. A file that cannot be read is hashed as such
+    and raises no error.
     """
     names = [os.path.abspath(path) for path in paths]
     start = len(_common_folder(names))
@@ -34,16 +35,16 @@ def digest_files(paths: Sequence[Path], *, with_contents: bool = False) -> str:
 
 
 def digest_file(path: Path | str) -> str:
-    """A hash of the file's content."""
+    """Return a hash of the file's content."""
     whole = hashlib.sha256()
     with open_regular(path) as file:
-        while part := file.read(AT_ONCE):
+        while part := file.read(CHUNK_SIZE):
             whole.update(part)
     return whole.hexdigest()
 
 
 def _common_folder(names: Sequence[str]) -> str:
-    """The longest folder that all names begin with; of sorted names, the first and the last differ most."""
+    """Return the deepest folder that contains all names; the smallest and the largest name suffice to find it."""
     return os.path.commonpath([os.path.dirname(name) for name in (min(names), max(names))]) if names else ""
 
 

@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Write files atomically, open regular files safely, and escape spreadsheet formulas."""
 
 import os
 import secrets
@@ -11,20 +11,20 @@ from typing import BinaryIO
 from rarefish.errors import DataError
 
 LARGE, SPARSE = 2**28, 64
-"""A file of at least so many bytes that takes a share this small of the disk is mostly a hole."""
+"""A file of at least `LARGE` bytes is sparse if it occupies less than 1/`SPARSE` of its size on disk."""
 
 
 def open_regular(path: Path | str) -> BinaryIO:
-    """The file, opened for reading bytes; a pipe, socket, device or folder is refused, since reading it may never end.
+    """Open a regular file for reading bytes; raise DataError for pipes, sockets, devices and folders.
 
-    A file that is mostly a hole is refused too: it would take far more memory than it takes on the disk.
+    Reading those may never end. Large sparse files are refused too: they need far more memory than disk space.
     """
     try:
-        _check_kind(path, os.stat(path))  # before it is opened: opening some devices has effects
+        _check_kind(path, os.stat(path))  # before opening, since opening some devices has effects
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
         with ExitStack() as opened:
             opened.enter_context(file)
-            _check_kind(path, os.fstat(file.fileno()))  # a pipe may have taken the file's place since
+            _check_kind(path, os.fstat(file.fileno()))  # a pipe may have replaced the file since
             opened.pop_all()
     except (OSError, ValueError) as error:  # ValueError: a name with a null character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -45,16 +45,18 @@ def _check_kind(path: Path | str, status: os.stat_result) -> None:
 
 
 def _shown(path: Path | str) -> str:
-    """The name without anything that a terminal could act on."""
+    """Return the name with control characters escaped, so that it is safe to print."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
 
 
-STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Full-width signs count for some spreadsheets as well."""
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""First characters of a formula; some spreadsheets accept full-width signs as well."""
 
 
 def to_cell(value: object) -> object:
-    """The value as it is written: text that would be a formula, or that looks like such text written by us, is marked.
+    """Return the value to write into a spreadsheet cell: text that would run as a formula gets a leading apostrophe.
+
+    So does text that already looks like the result, so that `from_cell` restores every value.
 
     >>> to_cell("=1+1"), to_cell("'=1+1"), to_cell("owl"), to_cell(-0.5)
     ("'=1+1", "''=1+1", 'owl', -0.5)
@@ -63,7 +65,7 @@ def to_cell(value: object) -> object:
 
 
 def from_cell(text: str) -> str:
-    """The text that `to_cell` was given.
+    """Return the text that was given to `to_cell`.
 
     >>> from_cell("'=1+1"), from_cell("''=1+1"), from_cell("owl"), from_cell("'owl"), from_cell("-1")
     ('=1+1', "'=1+1", 'owl', "'owl", '-1')
@@ -72,18 +74,18 @@ def from_cell(text: str) -> str:
 
 
 def _is_formula(text: str) -> bool:
-    return text.lstrip("'").startswith(STARTS)
+    return text.lstrip("'").startswith(FORMULA_STARTS)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a text that is never seen half done."""
+    """Write a text file atomically."""
     replace_whole(path, lambda file: file.write(text.encode()))
 
 
 def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """A file that is never seen half done: a temporary one beside it is written, forced to disk and renamed.
+    """Write a file atomically: write a temporary file beside it, flush it to disk and rename it.
 
-    The temporary file is always a new one with a name nobody can foresee, so that nothing is written through a link.
+    The temporary file is always new and has an unpredictable name, so that nothing is written through a link.
     """
     unfinished = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
@@ -93,12 +95,12 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(file.fileno())
             unfinished.replace(path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not say which file
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk's error names no file
 
 
 @contextmanager
 def _removed(path: Path) -> Iterator[None]:
-    """Removes the file in the end, if it is still there."""
+    """Remove the file when the block ends, if it still exists."""
     try:
         yield
     finally:

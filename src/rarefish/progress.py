@@ -1,4 +1,4 @@
-"""Progress bars on standard error, only where a person is watching."""
+"""Progress bars on standard error, shown only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 @contextmanager
 def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, int], None]]:
-    """A function (what is being done, done, total) that moves a bar; off a terminal it writes a line now and then."""
+    """Yield a function (description, done, total) that updates a progress bar.
+
+    Without a terminal it prints a line at every tenth of the total, or when the description changes.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -29,7 +32,7 @@ def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, i
         TextColumn("left"),
         TimeRemainingColumn(elapsed_when_finished=False),
     )
-    said = [""]
+    last_line = [""]
     with Progress(
         TextColumn("{task.description:<40}"), *columns, console=console, disable=not console.is_terminal
     ) as bar:
@@ -38,8 +41,8 @@ def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, i
         def tell(what: str, done: int, total: int) -> None:
             bar.update(task, description=f"{title}: {what}", completed=done, total=total)
             line = f"{title}: {what}, {10 * done // max(total, 1) * 10} % of {total} rounds"
-            if not console.is_terminal and line != said[0]:
-                said[0] = line
+            if not console.is_terminal and line != last_line[0]:
+                last_line[0] = line
                 console.print(line, highlight=False)
 
         yield tell
@@ -48,7 +51,7 @@ def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, i
 def track(
     items: Iterable[T], *, total: int, title: str, step: Callable[[T], int] = lambda _: 1, shown: bool = True
 ) -> Iterator[T]:
-    """The items themselves, with a bar that moves by `step(item)` towards the total, a rate and the time left."""
+    """Yield the items, with a progress bar that advances by `step(item)` towards the total."""
     if not (shown and sys.stderr.isatty()):
         yield from items
         return

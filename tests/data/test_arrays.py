@@ -142,7 +142,7 @@ HUGE = b"\x93NUMPY\x01\x00v\x00" + HEADER.ljust(117) + b"\n"
     [
         (
             lambda path: write_npz(path, images=PIXELS, labels=np.eye(3)),
-            r"labels are float64 \(3, 3\); need one integer",
+            r"labels are float64 \(3, 3\); need one",
         ),
         (lambda path: write_npz(path, images=PIXELS, labels=np.array(["a"] * 3)), "labels are <U1"),
         (lambda path: write_npz(path, images=PIXELS, labels=np.array(1)), r"labels are int64 \(\)"),

@@ -22,9 +22,7 @@ def test_folder(folder: Path) -> None:
 def test_an_image_that_cannot_be_decoded_is_named_or_skipped(folder: Path) -> None:
     broken = folder / "dog" / "0.png"
     broken.write_bytes(broken.read_bytes()[:40])
-    with pytest.raises(
-        DataError, match="1 of 4 images cannot be decoded: 0.png. Repair or remove them, or leave them out"
-    ):
+    with pytest.raises(DataError, match="1 of 4 images cannot be decoded: 0.png. Repair or remove them, or leave"):
         read_folder(folder)
     skipped = read_folder(folder, on_error="skip")
     assert len(skipped) == 3 and skipped.unreadable == (broken,)

@@ -30,4 +30,4 @@ def test_some_are_drawn_without_shuffling_all() -> None:
     few = draw_some(1000, 10**9, torch.Generator().manual_seed(0))
     assert len(few) == 1000 == len(few.unique()) and int(few.max()) < 10**9 and bool((few.diff() > 0).all())
     assert 4e8 < few.double().mean() < 6e8
-    assert draw_some(5, 3, torch.Generator()).tolist() == [0, 1, 2] and indices.FEW < 10**9
+    assert draw_some(5, 3, torch.Generator()).tolist() == [0, 1, 2] and indices.MAX_PERMUTED < 10**9

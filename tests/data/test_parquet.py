@@ -35,7 +35,7 @@ def test_parquet_on_the_scale_a_model_wants(folder: Path) -> None:
     parquet.write_table(pa.table({"image": [(folder / "cat/0.png").read_bytes(), b"none"]}), folder / "a.parquet")
     scaled = open_pool(folder / "a.parquet", (6, 4), mean=(1.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     assert scaled[0][0].abs().max() == 0 and open_parquet([folder / "a.parquet"], (6, 4), "RGB")[0][0].max() == 1
-    with pytest.raises(DataError, match="row 1 cannot be decoded: it is no image of a known kind"):
+    with pytest.raises(DataError, match="row 1 cannot be decoded: it is not an image in a known format"):
         _ = scaled[1]
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from rarefish.errors import ArgumentError, ModelError
-from rarefish.models.loading import LogitsAlone, load_model, load_weights, read_weights
+from rarefish.models.loading import LogitsOnly, load_model, load_weights, read_weights
 from rarefish.models.networks import build_model
 
 KIND = {"image_size": 32, "patch_size": 16, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -91,7 +91,7 @@ def test_torchvision_is_asked_for_a_network_without_weights(monkeypatch: pytest.
     assert asked == [("vgg11", {"weights": None, "num_classes": 6})]
     with pytest.raises(ArgumentError, match="no model 'vgg12'. Did you mean vgg11"):
         load_model("torchvision:vgg12", 6, 3)
-    with pytest.raises(ArgumentError, match="looks at 3 channels, not 1. Show it images in mode RGB"):
+    with pytest.raises(ArgumentError, match="needs images of 3 channels, not 1. Use mode RGB"):
         load_model("torchvision:vgg11", 6, 1)
 
 
@@ -101,7 +101,7 @@ def test_transformers(tmp_path: Path) -> None:
     made.save_pretrained(tmp_path / "vit")
     model = load_model(f"transformers:{tmp_path / 'vit'}", 4, 3).eval()
     images = torch.rand(2, 3, 32, 32)
-    assert isinstance(model, LogitsAlone) and torch.equal(model(images), made.eval()(images).logits)
+    assert isinstance(model, LogitsOnly) and torch.equal(model(images), made.eval()(images).logits)
     with pytest.raises(ModelError, match="classifier of vit is for 4 classes, and there are 6"):
         load_model(f"transformers:{tmp_path / 'vit'}", 6, 3)
     wider = load_model(f"transformers:{tmp_path / 'vit'}", 6, 3, new_classifier=True).eval()

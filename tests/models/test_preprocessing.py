@@ -119,6 +119,6 @@ def test_a_model_of_other_images_or_classes_is_named_before_the_work() -> None:
     model = load_model("lenet", 10, 1)
     with pytest.raises(ModelError, match="has 10 outputs, and there are 3 classes. Make its last layer 3 wide"):
         check_outputs(model, input_of("lenet", model), 3)
-    with pytest.raises(ModelError, match="cannot look at images of 224×224 in mode RGB"):
+    with pytest.raises(ModelError, match="fails on images of 224×224 in mode RGB"):
         check_outputs(model, Input(), 10)
     assert model.training

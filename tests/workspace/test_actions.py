@@ -89,7 +89,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="Cannot choose 7 images: the pool has 6 left"):
         choose_round(store, 7, running=RUNNING)
     store.set(size=[32, 32])
-    with pytest.raises(ModelError, match="cannot look at images of 32×32"):
+    with pytest.raises(ModelError, match="fails on images of 32×32"):
         choose_round(store, 2, running=RUNNING)
     with store.alone("selecting"), pytest.raises(WorkspaceError, match="Another process is selecting"):
         choose_round(store, 2, running=RUNNING)

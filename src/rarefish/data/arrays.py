@@ -39,7 +39,7 @@ class Arrays:
         return Arrays(self.images[rows], self.labels[rows])
 
     def with_junk(self, count: int, seed: int) -> "Arrays":
-        """Return these images plus `count` images of no class (label -1), each put together from quarters of four others."""
+        """Return these images plus `count` images of no class (label -1), each made of quarters of four others."""
         rng = np.random.default_rng(seed)
         height, width = self.images.shape[1] // 2, self.images.shape[2] // 2
         junk = self.images[rng.integers(len(self), size=count)].copy()

@@ -143,8 +143,8 @@ def _checked(
     if bad and on_error == "stop":
         shown = list_some([printable(p.name) for p in bad], 3)
         raise DataError(
-            f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Repair or remove them, or leave them out with "
-            "on_error='skip'."
+            f"{len(bad)} of {len(paths)} images cannot be decoded: {shown}. Repair or remove them, or "
+            "leave them out with on_error='skip'."
         )
     is_bad = set(bad)
     kept = [(p, label) for p, label in zip(paths, labels, strict=True) if p not in is_bad]

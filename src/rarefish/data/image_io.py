@@ -1,4 +1,4 @@
-"""An image file as a person would see it: upright, its first frame, in eight bits. Nothing here needs torch."""
+"""Decode image files: the first frame, upright by its EXIF orientation, in eight bits. Does not import torch."""
 
 import os
 import stat
@@ -17,19 +17,19 @@ from rarefish.errors import DataError, printable
 
 Opened = BytesIO | BufferedReader
 Source = Path | Opened
-"""A file by its name, one that is open for reading bytes, or its bytes in memory."""
+"""The path of a file, a file opened for reading bytes, or its bytes in memory."""
 MAX_PIXELS = 150_000_000
-"""Larger images are refused by their header: half a gigabyte in colour, and below where Pillow itself gives up."""
+"""Larger images are rejected by their header: half a gigabyte in color, and below Pillow's own limit."""
 MAX_BYTES = 8 * MAX_PIXELS
-"""Memory that decoding may take: most images are held twice, at 4 bytes per pixel."""
+"""Memory that decoding may use: most decoders hold two copies at 4 bytes per pixel."""
 BYTES_PER_PIXEL = {"WEBP": 16, "JPEG2000": 20, "AVIF": 10}
-"""Memory that formats take whose decoders hold more copies, as measured with Pillow 13; others take at most 8."""
+"""Memory use of decoders that hold more copies, as measured with Pillow 13; others need at most 8."""
 STRIP_PIXELS = 1 << 20
-"""Images are converted in parts of about this size."""
+"""Images are converted in strips of about this many pixels."""
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-"""Of files that are taken for images."""
+"""Extensions of the files that are listed as images."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-"""Pillow knows more, among them EPS, for which it would start another program."""
+"""Formats that may be opened. Pillow supports more, among them EPS, for which it would start another program."""
 ORIENTATION = 0x0112
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -40,25 +40,25 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""What makes a photograph upright, by the orientation its camera noted in EXIF."""
+"""The operation that turns a photograph upright, for each EXIF orientation."""
 GREY = ("1", "L", "LA", "La")
 
 
 def open_picture(source: Source, name: str) -> Image.Image:
-    """The picture in mode RGB or L; whatever cannot be one is a DataError that says why.
+    """Return the image in mode RGB or L; raise DataError with the reason if it cannot be decoded.
 
-    A damaged file can make Pillow raise nearly anything, so everything it raises is taken to be the file's fault.
+    Pillow can raise nearly any exception for a damaged file, so all of them are treated as errors of the file.
     """
     try:
         with _opened(source) as file, warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"PIL\.")
             return to_eight_bits(_upright(_decoded(file)))
     except Exception as error:
-        raise DataError(f"{printable(name)} cannot be decoded: {_reason(error)}. Mend or remove it.") from error
+        raise DataError(f"{printable(name)} cannot be decoded: {_reason(error)}. Repair or remove it.") from error
 
 
 def to_eight_bits(image: Image.Image) -> Image.Image:
-    """The image in mode RGB or L; what is transparent becomes white."""
+    """Return the image in mode RGB or L, with transparent pixels in white."""
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         low, high = grey_range(np.asarray(strip) for strip in _strips(image))
         return _convert_strips(image, "L", lambda strip: Image.fromarray(_to_bytes(np.asarray(strip), low, high)))
@@ -69,15 +69,15 @@ def to_eight_bits(image: Image.Image) -> Image.Image:
 
 
 def scale_grey(values: np.ndarray) -> np.ndarray:
-    """Grey values as bytes, by the range their kind has: 0 … 65535 for whole numbers, 0 … 1 or 0 … 255 for others.
+    """Return gray values as bytes, scaled from 0 … 65535 for integers and from 0 … 1 or 0 … 255 for floats.
 
-    Values outside of it have no known range; their own smallest becomes black and their largest white.
+    If values lie outside that range, the smallest becomes black and the largest white.
     """
     return _to_bytes(values, *grey_range([values]))
 
 
 def grey_range(blocks: Iterable[np.ndarray]) -> tuple[float, float]:
-    """What becomes black and what white, of grey values in blocks of one kind."""
+    """Return the values that become black and white, for gray values given in blocks of one dtype."""
     ends, is_whole = list[float](), False
     for values in blocks:
         known, is_whole = values[np.isfinite(values)], np.issubdtype(values.dtype, np.integer)
@@ -98,7 +98,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _strips(image: Image.Image) -> Iterator[Image.Image]:
-    """The image from top to bottom in parts of a bounded size, since conversions need several copies."""
+    """Yield the image from top to bottom in strips of bounded size, since conversions need several copies."""
     rows = max(1, STRIP_PIXELS // image.width)
     for top in range(0, image.height, rows):
         yield image.crop((0, top, image.width, min(top + rows, image.height)))
@@ -120,12 +120,12 @@ def _opened(source: Source) -> Iterator[Opened]:
     kind = source.stat().st_mode
     if not stat.S_ISREG(kind):
         raise ValueError("it is a folder" if stat.S_ISDIR(kind) else "it is not a regular file")
-    with open(source, "rb", opener=_open_at_once) as file:
+    with open(source, "rb", opener=_open_nonblocking) as file:
         yield file
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Never waits, even if a pipe has taken the file's place since we looked."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without blocking, even if a pipe has replaced the file since it was checked."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -140,7 +140,7 @@ def _decoded(file: Opened) -> Image.Image:
     needed = width * height * BYTES_PER_PIXEL.get(image.format or "", 8)
     if needed > MAX_BYTES:
         size = f"{width} × {height} pixels of {image.format}"
-        raise ValueError(f"decoding {size} takes {needed / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB")
+        raise ValueError(f"decoding {size} needs {needed / 1e9:.1f} GB, more than {MAX_BYTES / 1e9:.1f} GB")
     image.load()
     return image
 
@@ -148,7 +148,7 @@ def _decoded(file: Opened) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # an image whose notes are damaged can still be seen
+    except Exception:  # an image with damaged EXIF data can still be shown
         turn = None
     return image if turn is None else image.transpose(turn)
 
@@ -162,9 +162,9 @@ def _known_formats() -> tuple[str, ...]:
 def _reason(error: Exception) -> str:
     match error:
         case UnidentifiedImageError():
-            said: Any = f"it is no image of a known kind ({', '.join(FORMATS)}), or its first bytes are damaged"
+            said: Any = f"it is not an image in a known format ({', '.join(FORMATS)}), or its first bytes are damaged"
         case Image.DecompressionBombError():
-            said = f"it claims more than {MAX_PIXELS // 10**6} megapixels"
+            said = f"it has more than {MAX_PIXELS // 10**6} megapixels"
         case MemoryError():
             said = "there is not enough memory for it"
         case OSError(strerror=str(strerror)):

@@ -1,4 +1,4 @@
-"""Batches out of any data set: bare images, (image, label) pairs or dictionaries."""
+"""Read batches from any map-style data set, whose items are images, (image, label) pairs or dictionaries."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ LABEL_KEYS = ("label", "labels", "fine_label", "target")
 
 
 def image_of(item: Any) -> Any:
-    """The image in a data set's item (or the images in a batch of them)."""
+    """Return the image in an item of a data set, or the images in a collated batch."""
     if isinstance(item, Mapping):
         key = next((key for key in IMAGE_KEYS if key in item), None)
         if key is None:
@@ -28,14 +28,14 @@ def image_of(item: Any) -> Any:
 
 
 def label_of(item: Any) -> Any:
-    """The label in a data set's item (or the labels in a batch of them); None where there is none."""
+    """Return the label in an item of a data set, or the labels in a collated batch; None if there is none."""
     if isinstance(item, Mapping):
         return next((item[key] for key in LABEL_KEYS if key in item), None)
     return item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None
 
 
 def label_at(index: int, item: Any) -> int:
-    """The class number in the item at that index; complains where there is none."""
+    """Return the class number in the item at that index; raise LabelError if there is none."""
     label = label_of(item)
     if label is None:
         raise LabelError(f"Item {index} has no label, and these settings need one. Give (image, label) items.")
@@ -49,7 +49,7 @@ def label_at(index: int, item: Any) -> int:
 
 
 def flat_labels(labels: Tensor, index: Tensor) -> Tensor:
-    """Labels of a batch, of shape (N,), also out of (N, 1); complains about others and about fractions."""
+    """Return a batch of labels as (N,), given as (N,) or (N, 1); raise LabelError for other shapes and fractions."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or len(flat) != len(index):
         raise LabelError(
@@ -63,7 +63,7 @@ def flat_labels(labels: Tensor, index: Tensor) -> Tensor:
 
 
 def stack(images: list[Any], index: Tensor) -> Tensor:
-    """Images of one size as one tensor; complains about others."""
+    """Return the images as one tensor; raise DataError unless all are tensors or arrays of the same shape."""
     for i, image in zip(index.tolist(), images, strict=True):
         if not isinstance(image, (Tensor, np.ndarray)):
             raise DataError(
@@ -80,12 +80,12 @@ def stack(images: list[Any], index: Tensor) -> Tensor:
 
 
 UNREADABLE = (OSError, SyntaxError, DataError)
-"""What data sets raise for a file that is broken or gone; Pillow's errors are among them."""
+"""Exceptions that data sets raise for a damaged or missing file, including Pillow's."""
 
 
 @runtime_checkable
 class Data(Protocol):
-    """A map-style data set: it has a length, and item i is an image or begins with one."""
+    """A map-style data set: it has a length, and its items are images or contain one."""
 
     def __len__(self) -> int: ...
 
@@ -94,37 +94,37 @@ class Data(Protocol):
 
 @runtime_checkable
 class InMemory(Protocol):
-    """A data set that gives many images at once: they lie in memory, though not as the model wants them."""
+    """A data set held in memory that returns many images at once, scaled on access."""
 
     @property
     def targets(self) -> Sequence[int]:
-        """The labels of all."""
+        """All labels."""
         ...
 
     def take(self, rows: Tensor) -> Tensor:
-        """The images at those positions."""
+        """Return the images at those positions."""
         ...
 
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """A data set that can say without a pass over its items whether they are still the same."""
+    """A data set that can detect changes without reading all of its items."""
 
     def fingerprints(self, *, with_contents: bool = False) -> Mapping[str, str]:
-        """Hashes of what items are made of, such as files, labels and preprocessing, by name.
+        """Return hashes, by name, of what determines the items, such as files, labels and preprocessing.
 
-        `with_contents`: of files, what is in them and not only their sizes and times.
+        With `with_contents`, files are hashed by content and not only by size and modification time.
         """
         ...
 
 
 def lies_in_memory(data: object) -> bool:
-    """Whether many images can be had at once, without a look at files."""
+    """Return whether the images are in memory, so that many can be taken at once."""
     return isinstance(data, (TensorDataset, InMemory))
 
 
 def labels_of(data: object) -> Tensor | None:
-    """All labels by the data set's own list, without a look at an image; None where it has no list."""
+    """Return all labels without reading any image; None if the data set has no list of them."""
     own = data.tensors[1] if isinstance(data, TensorDataset) and len(data.tensors) > 1 else None
     own = getattr(data, "targets", own)
     if own is None:
@@ -135,27 +135,27 @@ def labels_of(data: object) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some images of a data set, their positions in it and, where asked for, their labels."""
+    """Some images of a data set, their positions in it and, if requested, their labels."""
 
     index: Tensor
     images: Tensor
     labels: Tensor | None
     unreadable: dict[int, str] = field(default_factory=dict)
-    """Images that should be here, and why they are not."""
+    """Positions of images that could not be read, with the reasons."""
 
     def pin_memory(self) -> "Batch":
-        """Called by the DataLoader: from pinned memory a GPU fetches by itself."""
+        """Return the batch in pinned memory, from which a GPU copies asynchronously; called by the DataLoader."""
         return self if self.images.is_cuda else replace(self, images=self.images.pin_memory())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """How to read: the same for validation set and pool."""
+    """Settings for reading, used for the validation set and the pool alike."""
 
     batch_size: int = 256
     num_workers: int = 0
     collate_fn: Any = None
-    """Makes a batch of the data set's items, as for a DataLoader; None stacks images of one size."""
+    """Makes a batch from a list of items, as for a DataLoader; None stacks images of the same size."""
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -175,10 +175,15 @@ class Reader:
         unreadable: dict[int, str] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> Generator[Batch, None, None]:
-        """The images at `index` (all, if None), in order; `labels`: the data set's own, or these, one an image.
+        """Yield the images at `index` (all if None) in order, in batches.
 
-        Images that cannot be read are noted in `unreadable` and left out; without it they are an error. Batches are of
-        `batch_size`, or one after another of `sizes`.
+        Args:
+            data: The data set to read.
+            index: The positions of the images.
+            title: The title of the progress bar.
+            labels: True to return the data set's labels, or a tensor of labels to use instead, one per item.
+            unreadable: Collects images that cannot be read, with the reasons; without it they raise DataError.
+            sizes: The size of each batch, instead of `batch_size` for all.
         """
         index = range(len(data)) if index is None else index
         if (type(data) is TensorDataset or isinstance(data, InMemory)) and self.collate_fn is None:
@@ -211,27 +216,27 @@ class Reader:
             **how,
             num_workers=self.num_workers,
             collate_fn=_Collate(self.collate_fn, with_labels).without_traceback,
-            generator=torch.Generator(),  # else it draws from the caller's
+            generator=torch.Generator(),  # otherwise it would draw from the global generator
             pin_memory=torch.cuda.is_available(),
         )
 
     def first_images(self, data: Data) -> Tensor:
-        """The first image, as a batch of one."""
+        """Return the first image as a batch of one."""
         return self.one(data, 0)
 
     def one(self, data: Data, index: int) -> Tensor:
-        """The image at `index`, as a batch of one, read as all others are."""
+        """Return the image at `index` as a batch of one, collated like all others."""
         return self.batch_of(index, data[index])
 
     def batch_of(self, index: int, item: Any) -> Tensor:
-        """The image of an item that was read, as a batch of one."""
+        """Return the image of an item that was read before, as a batch of one."""
         return _Collate(self.collate_fn, False)([(index, item)]).images
 
 
 def _slices(
     data: TensorDataset | InMemory, index: Sequence[int], size: int | Sequence[int], with_labels: bool
 ) -> Iterator[Batch]:
-    """Batches of images in memory (or on a GPU) without a look at single items."""
+    """Yield batches of images in memory (or on a GPU) by indexing tensors instead of reading single items."""
     if isinstance(data, InMemory):
         take, truth = data.take, torch.as_tensor(data.targets) if with_labels else None
     else:
@@ -248,14 +253,14 @@ def _slices(
 
 @dataclass(frozen=True)
 class Unreadable:
-    """In place of an item that its data set could not give."""
+    """Stands for an item that could not be read."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class _Numbered:
-    """Each item with its index, so that a batch knows where its images came from."""
+    """Returns each item with its index, so that a batch knows the positions of its images."""
 
     data: Data
 
@@ -275,7 +280,7 @@ class _Collate:
     with_labels: bool
 
     def without_traceback(self, numbered: list[tuple[int, Any]]) -> "Batch | RarefishError":
-        """The batch, or what is wrong with it: an error raised in a worker would arrive as pages of traceback."""
+        """Return the batch or the error, because one raised in a worker process would arrive as pages of traceback."""
         try:
             return self(numbered)
         except RarefishError as error:
@@ -293,10 +298,10 @@ class _Collate:
             together = self.collate_fn(items)
             images, labels = torch.as_tensor(image_of(together)), label_of(together) if self.with_labels else None
             if self.with_labels and labels is None:
-                raise LabelError("collate_fn= gave a batch without labels, and these settings need them.")
+                raise LabelError("collate_fn= returned a batch without labels, and these settings need them.")
             if len(images) != len(index):
                 raise DataError(
-                    f"collate_fn= made {len(images)} images out of {len(index)} items; it must keep their number."
+                    f"collate_fn= returned {len(images)} images for {len(index)} items; it must return one per item."
                 )
         else:
             images = stack([image_of(item) for item in items], index)
@@ -310,7 +315,7 @@ def _num_images(batch: "Batch | RarefishError") -> int:
 
 
 def check_labels(batch: Batch, num_classes: int) -> None:
-    """Complains about labels that the model has no output for."""
+    """Raise LabelError for labels that the model has no output for."""
     if batch.labels is None:
         return
     labels = batch.labels.cpu()

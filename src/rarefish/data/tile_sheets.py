@@ -33,7 +33,8 @@ def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
     per_sheet = len(images) // len(sheets)
     if not len(images) - per_sheet < len(labels) <= len(images):
         raise DataError(
-            f"{folder} has {len(labels)} labels but tiles for {len(images)} images. Check that no sheet is missing or superfluous."
+            f"{folder} has {len(labels)} labels but tiles for {len(images)} images. "
+            "Check that no sheet is missing or superfluous."
         )
     return Arrays(images[: len(labels)], labels)
 

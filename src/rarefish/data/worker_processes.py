@@ -8,7 +8,8 @@ import threading
 def end_with_parent() -> None:
     """Make this worker process exit as soon as its parent process is gone.
 
-    Call it once in a worker process of multiprocessing. Without it, the workers of a killed pool wait for tasks forever.
+    Call it once in a worker process of multiprocessing. Without it, the workers of a killed pool wait
+    for tasks forever.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None, "end_with_parent() was called outside of a worker process"

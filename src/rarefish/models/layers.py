@@ -1,4 +1,4 @@
-"""A model from outside: its layers by name, found or chosen; its logits, its device, its mode."""
+"""Find and choose layers of a model, check its outputs, and switch its mode temporarily."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from rarefish.errors import LayerError, ModelError, nearest
 
 
 def find_layers(model: nn.Module, layers: Iterable[str]) -> dict[str, nn.Module]:
-    """The named modules of the model, in the order asked for."""
+    """Return the modules of those names, in the order given."""
     names = [layers] if isinstance(layers, str) else list(layers)
     if isinstance(layers, str) or not names:
         raise LayerError(
@@ -21,7 +21,7 @@ def find_layers(model: nn.Module, layers: Iterable[str]) -> dict[str, nn.Module]
     if len(set(names)) != len(names):
         raise LayerError(f"layers names a layer twice: {', '.join(names)}. Name each once.")
     check_model(model)
-    # torch.compile puts a name of its own in front.
+    # torch.compile prefixes every name with its own.
     known = {name.replace("_orig_mod.", ""): module for name, module in model.named_modules() if name}
     for name in names:
         if name not in known:
@@ -30,9 +30,9 @@ def find_layers(model: nn.Module, layers: Iterable[str]) -> dict[str, nn.Module]
 
 
 def choose_layers(model: nn.Module, images: Tensor) -> Sequence[str]:
-    """Two scales that suit most models: what the classifier sees, and the last map of another width before it.
+    """Return two layers that suit most models: the classifier's input, and the last map of another width before it.
 
-    A model may name its own in an attribute `default_layers`.
+    If the model has an attribute `default_layers`, that is returned.
     """
     own = getattr(model, "default_layers", None)
     if own:
@@ -43,7 +43,7 @@ def choose_layers(model: nn.Module, images: Tensor) -> Sequence[str]:
         raise LayerError("Found no layer below the logits to describe images with. Name some with layers=(…).")
     last = list(below.values())[-1]
     coarser = [output for output in below.values() if _num_channels(output) != _num_channels(last)]
-    # A container gives out its last layer's tensor: the shortest name is the one a person would say.
+    # A container returns the same tensor as its last layer; the shortest name is the most readable.
     return tuple(
         min((n for n, o in below.items() if o is chosen), key=lambda n: (n.count("."), len(n)))
         for chosen in [*coarser[-1:], last]
@@ -51,17 +51,17 @@ def choose_layers(model: nn.Module, images: Tensor) -> Sequence[str]:
 
 
 def widths_below_logits(model: nn.Module, images: Tensor) -> dict[str, int]:
-    """Channels of every layer that images could be described at, in the order they run."""
+    """Return the number of channels of each layer that can describe images, in the order they run."""
     return {name: _num_channels(output) for name, output in _outputs_below_logits(model, images).items()}
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model's weights are."""
+    """Return the device of the model's weights."""
     return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """The type of number most of the model's weights have."""
+    """Return the dtype that most of the model's weights have."""
     counts: Counter[torch.dtype] = Counter()
     for parameter in model.parameters():
         if parameter.is_floating_point():
@@ -71,28 +71,28 @@ def dtype_of(model: nn.Module) -> torch.dtype:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in evaluation mode and with no parameter asking for a gradient; each part's own setting comes back.
+    """Put the model into evaluation mode with no parameter requiring a gradient; restore all settings afterwards.
 
-    BatchNorm in training mode would mix the images of a batch. A parameter that asks for a gradient would start the
-    graph at the first layer, where ours starts at the first tapped one.
+    BatchNorm in training mode would mix the images of a batch. A parameter that requires a gradient would start the
+    graph at the first layer; ours starts at the first hooked one.
     """
     modes = [(module, module.training) for module in model.modules()]
-    wishes = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
         model.eval()
-        for parameter, _ in wishes:
+        for parameter, _ in flags:
             parameter.requires_grad_(False)
         yield
     finally:
         for module, mode in modes:
             module.training = mode
-        for parameter, wish in wishes:
-            parameter.requires_grad_(wish)
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
 
 
 @contextmanager
 def channels_last(model: nn.Module) -> Iterator[None]:
-    """Weights of convolutions laid out with the channels last, as a GPU's tensor cores like them; then as before."""
+    """Convert convolution weights to the channels-last layout, which suits tensor cores; restore them afterwards."""
     before = [(parameter, parameter.data) for parameter in model.parameters() if parameter.ndim == 4]
     try:
         for parameter, values in before:
@@ -100,19 +100,18 @@ def channels_last(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for parameter, values in before:
-            parameter.data = values  # the very tensor: others may hold it
+            parameter.data = values  # the same tensor object, since others may reference it
 
 
 def casting(device: torch.device, precision: str) -> torch.autocast:
-    """A context in which what is safe in bfloat16 is computed in it, where that is the precision; `auto`: on a GPU that
-    has it."""
+    """Return an autocast context for `bfloat16`; `auto` enables it on GPUs that support it."""
     can = device.type == "cuda" and torch.cuda.is_bf16_supported()
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16" or (precision == "auto" and can))
 
 
 @contextmanager
 def setting(owner: Any, name: str, value: object) -> Iterator[None]:
-    """A switch of torch's in another position; then as before."""
+    """Set an attribute temporarily, such as one of torch's global flags; restore it afterwards."""
     before = getattr(owner, name)
     try:
         setattr(owner, name, value)
@@ -122,17 +121,17 @@ def setting(owner: Any, name: str, value: object) -> Iterator[None]:
 
 
 def check_model(model: nn.Module) -> None:
-    """Complains about models whose layers cannot be tapped."""
+    """Raise ModelError for models whose layers cannot be hooked."""
     if not isinstance(model, nn.Module):
         raise ModelError(f"The model is a {type(model).__name__}; give an nn.Module, whose layers have names.")
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         raise ModelError(f"The model is wrapped in {type(model).__name__}. Give the model inside: model.module.")
     if isinstance(model, torch.jit.ScriptModule):
-        raise ModelError("A scripted model cannot be tapped. Give the nn.Module it was made from.")
+        raise ModelError("A scripted model cannot be hooked. Give the nn.Module it was made from.")
 
 
 def check_maps(maps: dict[str, Tensor], layers: Iterable[str], num_images: int) -> None:
-    """Complains about tapped layers that did not run, or gave something else than one map per image."""
+    """Raise LayerError for hooked layers that did not run or did not return one map per image."""
     for name in layers:
         if name not in maps:
             raise LayerError(f"The layer {name!r} took no part in the forward pass. Name one that did.")
@@ -144,7 +143,7 @@ def check_maps(maps: dict[str, Tensor], layers: Iterable[str], num_images: int) 
 
 
 def check_logits(output: object, num_images: int) -> Tensor:
-    """The output itself, once it is known to be (images, classes) logits."""
+    """Return the output itself after checking that it is logits of shape (images, classes)."""
     if not isinstance(output, Tensor):
         parts = f" with {', '.join(map(str, output))}" if isinstance(output, dict) else ""
         raise ModelError(
@@ -160,7 +159,7 @@ def check_logits(output: object, num_images: int) -> Tensor:
 
 
 def check_gradients(output: Tensor) -> None:
-    """Complains about a model that turns gradients off by itself; call it only where they are on."""
+    """Raise ModelError for a model that disables gradients itself; call this only where they are enabled."""
     if not output.requires_grad or output.is_inference():
         raise ModelError(
             "The model's output has no gradient: its forward runs under torch.no_grad() or torch.inference_mode(), or "
@@ -173,7 +172,7 @@ def _num_channels(output: Tensor) -> int:
 
 
 def _outputs_below_logits(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """What each layer on the way to the logits gives for two images, in the order they ran."""
+    """Return the output for two images of each layer on the way to the logits, in the order they ran."""
     outputs: dict[str, Tensor] = {}
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:
@@ -194,6 +193,6 @@ def _outputs_below_logits(model: nn.Module, images: Tensor) -> dict[str, Tensor]
     finally:
         for handle in handles:
             handle.remove()
-    on_the_way = zip(outputs.items(), reached, strict=True)
-    # What has the logits' shape is most likely the logits themselves, before a temperature or a softmax.
-    return {name: o for (name, o), gradient in on_the_way if gradient is not None and o.shape != logits.shape}
+    candidates = zip(outputs.items(), reached, strict=True)
+    # An output of the logits' shape is most likely the logits themselves, before a temperature or a softmax.
+    return {name: o for (name, o), gradient in candidates if gradient is not None and o.shape != logits.shape}

@@ -1,4 +1,4 @@
-"""A user's own model, by its address, with weights from a file; nothing in the file is run, nothing is downloaded."""
+"""Load a model by its address, with weights from a file; weights never run code, and nothing is downloaded."""
 
 import importlib
 import importlib.util
@@ -21,13 +21,13 @@ from rarefish.errors import ArgumentError, ModelError, list_some, nearest
 from rarefish.models.networks import MODELS, build_model
 
 __path__: list[str] = []
-"""Python takes this module for a package: files of the user's are modules in it, and `FilesByName` finds them."""
+"""Makes Python treat this module as a package: users' files become its submodules, found by `FilesByName`."""
 
 
 class FilesByName(MetaPathFinder):
-    """Finds a file of the user's by the name of its module, which holds the path.
+    """Finds a user's file by its module name, which encodes the path.
 
-    Another process finds a class by that name too, and a file called types.py does not take the place of Python's own.
+    So another process can import the same classes, and a file named types.py does not shadow Python's own.
     """
 
     def find_spec(
@@ -41,36 +41,36 @@ sys.meta_path.append(FilesByName())
 
 
 def module_name(place: str) -> str:
-    """The name of the module that the file is loaded as."""
+    """Return the name of the module as which the file is loaded."""
     return f"{__name__}.{re.sub(r'[^0-9a-zA-Z]', '_', Path(place).stem)}_x{os.fsencode(place).hex()}"
 
 
 def _load(place: str) -> ModuleType:
-    """The file as a module, run anew."""
+    """Load the file as a module, running it again if it was loaded before."""
     name = module_name(place)
     sys.modules.pop(name, None)
     return importlib.import_module(name)
 
 
 def call_function(function: Callable[..., Any], address: str, num_classes: int) -> Any:
-    """What the user's function gives; what goes wrong inside is told with its place."""
+    """Call the user's function; an error inside it becomes a ModelError with file and line."""
     try:
-        told = {"num_classes": num_classes} if "num_classes" in inspect.signature(function).parameters else {}
-        return function(**told)
+        arguments = {"num_classes": num_classes} if "num_classes" in inspect.signature(function).parameters else {}
+        return function(**arguments)
     except Exception as error:
         raise ModelError(f"{address} failed: {type(error).__name__}: {error} ({_place(error)}).") from error
 
 
 def _place(error: BaseException) -> str:
-    """File and line where it was raised."""
+    """Return file and line where the error was raised."""
     trace = error.__traceback__
     while trace and trace.tb_next:
         trace = trace.tb_next
-    return f"{Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace else "no place"
+    return f"{Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace else "unknown location"
 
 
 def find_function(address: str, ways: str) -> Any:
-    """The function at FILE.py:FUNCTION or module:function; `ways` are other ways to name a model."""
+    """Return the function at FILE.py:FUNCTION or module:function; `ways` names other kinds of address in errors."""
     place, _, name = address.rpartition(":")
     try:
         module = _load(place) if place.endswith(".py") else importlib.import_module(place)
@@ -78,7 +78,7 @@ def find_function(address: str, ways: str) -> Any:
         raise ArgumentError(
             f"There is no {place!r}: {error}. A model is FILE.py:FUNCTION, module:function, {ways}."
         ) from error
-    except Exception as error:  # the user's own code, or what is no code at all
+    except Exception as error:  # raised by the user's code, or because the file is not Python
         where = f"line {error.lineno}" if isinstance(error, SyntaxError) else _place(error)
         raise ModelError(f"{place} cannot be loaded: {type(error).__name__}: {error} ({where}).") from error
     known = [key for key, value in vars(module).items() if callable(value)]
@@ -88,13 +88,13 @@ def find_function(address: str, ways: str) -> Any:
 
 
 WRAPPINGS = ("best", "state_dict", "model_state_dict", "model")
-"""Under which name training programs keep the weights among other things; `best` is ours."""
+"""Keys under which training programs store the weights in a checkpoint; `best` is ours."""
 PREFIXES = ("", "module.", "_orig_mod.", "model.")
-"""What DataParallel, torch.compile and wrappers like `LogitsAlone` put before every name."""
+"""Prefixes that DataParallel, torch.compile and wrappers like `LogitsOnly` add to every name."""
 
 
-class LogitsAlone(nn.Module):
-    """A network whose output has the logits among other things, as one that gives the logits."""
+class LogitsOnly(nn.Module):
+    """Wraps a network whose output contains the logits, and returns only the logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -109,14 +109,19 @@ class LogitsAlone(nn.Module):
 def load_model(
     address: str, num_classes: int, channels: int, weights: Path | None = None, *, new_classifier: bool = False
 ) -> nn.Module:
-    """The network of that name, one of timm, torchvision or transformers, or what a function gives.
+    """Return the model at an address: a built-in network, one of timm, torchvision or transformers, or a function's.
 
-    Addresses are a name of ours, timm:NAME, torchvision:NAME, transformers:KIND_OR_FOLDER, FILE.py:FUNCTION or
-    module:function; a function with a parameter `num_classes` is told their number. `new_classifier`: where the
-    weights' classifier has another width, ours stays as it was drawn, to be trained; without it that is an error.
+    Args:
+        address: The name of a built-in network, timm:NAME, torchvision:NAME, transformers:KIND_OR_FOLDER,
+            FILE.py:FUNCTION or module:function. The function may have a parameter `num_classes`.
+        num_classes: Number of outputs.
+        channels: Number of channels of an image.
+        weights: A .safetensors or .pt file.
+        new_classifier: If the classifier in the weights has another width, keep a randomly initialized one, to be
+            trained, instead of raising an error.
     """
     family, _, name = address.partition(":")
-    with torch.random.fork_rng(devices=[]):  # the same first weights each time, and the caller's chance untouched
+    with torch.random.fork_rng(devices=[]):  # the same initial weights each time, and the global generator unchanged
         torch.manual_seed(0)
         if family in FAMILIES:
             model = FAMILIES[family](name, num_classes, channels, new_classifier)
@@ -125,21 +130,21 @@ def load_model(
         else:
             model = build_model(address, num_classes, channels, torch.Generator().manual_seed(0))
     if not isinstance(model, nn.Module):
-        raise ModelError(f"{address} gives a {type(model).__name__}, not an nn.Module.")
+        raise ModelError(f"{address} returns a {type(model).__name__}, not an nn.Module.")
     if weights is not None:
-        load_weights(model.model if isinstance(model, LogitsAlone) else model, weights, new_classifier=new_classifier)
+        load_weights(model.model if isinstance(model, LogitsOnly) else model, weights, new_classifier=new_classifier)
     return model
 
 
 def is_own_code(address: str) -> bool:
-    """Whether the address names a Python function of the user's, FILE.py:FUNCTION or module:function."""
+    """Return whether the address names a user's Python function, FILE.py:FUNCTION or module:function."""
     family, colon, _ = address.partition(":")
     return bool(colon) and family not in FAMILIES
 
 
 def build_timm(name: str, num_classes: int, channels: int, _: bool) -> nn.Module:
     timm = import_package("timm")
-    if not timm.is_model(name):  # also of a name that timm would fetch from elsewhere
+    if not timm.is_model(name):  # this includes names that timm would download
         raise ArgumentError(f"timm has no model {name!r}. {nearest(name, timm.list_models())}")
     try:
         return timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=channels)
@@ -153,18 +158,18 @@ def build_torchvision(name: str, num_classes: int, channels: int, _: bool) -> nn
     if name not in known:
         raise ArgumentError(f"torchvision has no model {name!r}. {nearest(name, known)}")
     if channels != 3:
-        raise ArgumentError(f"torchvision:{name} looks at 3 channels, not {channels}. Show it images in mode RGB.")
-    if name in ("googlenet", "inception_v3"):  # they give more than the logits while they are trained
-        return LogitsAlone(models.get_model(name, weights=None, num_classes=num_classes, init_weights=True))
+        raise ArgumentError(f"torchvision:{name} needs images of 3 channels, not {channels}. Use mode RGB.")
+    if name in ("googlenet", "inception_v3"):  # in training mode they return more than the logits
+        return LogitsOnly(models.get_model(name, weights=None, num_classes=num_classes, init_weights=True))
     return models.get_model(name, weights=None, num_classes=num_classes)
 
 
 def build_transformers(name: str, num_classes: int, channels: int, new_classifier: bool) -> nn.Module:
-    """A kind of model (vit, convnext …) with first weights, or what a folder of `save_pretrained` holds."""
+    """Return a model of a kind (vit, convnext …) with random weights, or one saved with `save_pretrained`."""
     transformers = import_package("transformers")
     kinds = import_package("transformers.models.auto.modeling_auto").MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
     folder, auto = Path(name).expanduser(), transformers.AutoModelForImageClassification
-    told = {"local_files_only": True, "trust_remote_code": False}
+    options = {"local_files_only": True, "trust_remote_code": False}
     if not (folder / "config.json").is_file():
         if name not in kinds:
             raise ArgumentError(
@@ -172,16 +177,16 @@ def build_transformers(name: str, num_classes: int, channels: int, new_classifie
                 "Nothing is downloaded: fetch a model yourself and give its folder."
             )
         config = transformers.AutoConfig.for_model(name, num_labels=num_classes, num_channels=channels)
-        return LogitsAlone(auto.from_config(config))
+        return LogitsOnly(auto.from_config(config))
     try:
-        config = transformers.AutoConfig.from_pretrained(str(folder), **told)
+        config = transformers.AutoConfig.from_pretrained(str(folder), **options)
         if config.num_labels != num_classes and not new_classifier:
             raise ModelError(_other_width(folder, config.num_labels, num_classes))
         config.num_labels = num_classes
         if not any((*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin"))):
-            return LogitsAlone(auto.from_config(config))
+            return LogitsOnly(auto.from_config(config))
         model, report = auto.from_pretrained(
-            str(folder), config=config, ignore_mismatched_sizes=True, output_loading_info=True, **told
+            str(folder), config=config, ignore_mismatched_sizes=True, output_loading_info=True, **options
         )
     except ModelError:
         raise
@@ -190,7 +195,7 @@ def build_transformers(name: str, num_classes: int, channels: int, new_classifie
     other = {entry[0] for entry in report["mismatched_keys"]} | set(report["missing_keys"])
     if other and not new_classifier:
         raise ModelError(f"{folder} is of another network. missing or of another shape: {list_some(sorted(other), 3)}.")
-    return LogitsAlone(model.float())
+    return LogitsOnly(model.float())
 
 
 FAMILIES: dict[str, Callable[[str, int, int, bool], nn.Module]] = {
@@ -198,12 +203,12 @@ FAMILIES: dict[str, Callable[[str, int, int, bool], nn.Module]] = {
     "torchvision": build_torchvision,
     "transformers": build_transformers,
 }
-"""(name, number of classes, channels, whether a classifier of another width is drawn anew) -> a network."""
+"""(name, number of classes, channels, whether to replace a classifier of another width) -> a network."""
 WAYS = ", ".join((*(f"{family}:NAME" for family in FAMILIES), *MODELS))
 
 
 def import_package(name: str) -> Any:
-    """The package, imported now that it is needed."""
+    """Import an optional package; raise ArgumentError if it is missing or broken."""
     package = name.partition(".")[0]
     try:
         return importlib.import_module(name)
@@ -211,7 +216,7 @@ def import_package(name: str) -> Any:
         if error.name == package:
             raise ArgumentError(f"{package} models need a package: pip install {package}.") from error
         raise ArgumentError(f"{package} cannot be imported: {_first_line(error)}.") from error
-    except Exception as error:  # a build for another torch raises what it likes
+    except Exception as error:  # a build for another version of torch can raise anything
         raise ArgumentError(
             f"{package} is installed but cannot be imported: {_first_line(error)}. Install the version made for "
             f"torch {torch.__version__}."
@@ -219,7 +224,7 @@ def import_package(name: str) -> Any:
 
 
 def load_weights(model: nn.Module, path: Path, *, new_classifier: bool = False) -> None:
-    """Fills the model from a .safetensors file or from a .pt file that holds tensors alone."""
+    """Load weights into the model from a .safetensors file, or a .pt file that holds only tensors."""
     own, found = model.state_dict(), named_as(model.state_dict(), read_weights(path))
     other = {name for name in own.keys() & found.keys() if own[name].shape != found[name].shape}
     widths = {(len(found[name]), len(own[name])) for name in other if own[name].ndim and found[name].ndim}
@@ -231,15 +236,15 @@ def load_weights(model: nn.Module, path: Path, *, new_classifier: bool = False) 
         ("not in the model", found.keys() - own.keys()),
         ("of another shape", other),
     )
-    told = "; ".join(f"{what}: {list_some(sorted(names), 3)}" for what, names in differences if names)
-    if told:
+    found_differences = "; ".join(f"{what}: {list_some(sorted(names), 3)}" for what, names in differences if names)
+    if found_differences:
         width = f" {_other_width(path, *widths.pop())}" if is_classifier else ""
-        raise ModelError(f"{path} is of another network. {told}.{width}")
+        raise ModelError(f"{path} is of another network. {found_differences}.{width}")
     model.load_state_dict(found)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Tensors by name; a file that holds anything else, such as code, is refused before any of it runs."""
+    """Return tensors by name; a file that holds anything else, such as code, is refused before any of it runs."""
     if not path.is_file():
         raise ArgumentError(f"There is no file {path} with weights.")
     found: Any = _read_safetensors(path) if path.suffix == ".safetensors" else _read_tensors(path)
@@ -252,7 +257,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def named_as(own: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What was found, without the prefix that keeps its names from being those of the model."""
+    """Return the tensors with the prefix removed that keeps their names from matching the model's."""
 
     def without(prefix: str) -> dict[str, Tensor]:
         return {name.removeprefix(prefix): value for name, value in found.items()}
@@ -269,7 +274,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is damaged: {_first_line(error)}. Save or fetch it again.") from error
+        raise ModelError(f"{path} is damaged: {_first_line(error)}. Save or download it again.") from error
 
 
 def _read_tensors(path: Path) -> Any:

@@ -1,4 +1,4 @@
-"""What a model wants to be shown: the size, colour and scale of its images."""
+"""The input a model expects: image size, color mode, mean and standard deviation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,17 +13,17 @@ from rarefish.errors import ArgumentError, ModelError
 from rarefish.models.layers import check_logits, device_of, dtype_of, evaluating
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of the images of ImageNet, which most networks were trained on."""
+"""Mean and standard deviation of ImageNet, which most networks were trained on."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """Images as a model wants them; one number of `mean` and `std` a channel, for values from 0 to 1."""
+    """The images a model expects; `mean` and `std` have one number per channel, for values from 0 to 1."""
 
     size: tuple[int, int] = (224, 224)
     """Height and width."""
     mode: str = "RGB"
-    """RGB, or L for grey."""
+    """RGB, or L for grayscale."""
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
 
@@ -65,7 +65,10 @@ def input_of(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Input:
-    """What the model at that address was made for, but for what is given here; ImageNet's where nothing is known."""
+    """Return the input the model at that address was made for, overridden by the arguments that are given.
+
+    If nothing is known about the model, the defaults are those of ImageNet.
+    """
     family, _, name = address.partition(":")
     if address in BUILT_IN:
         own = BUILT_IN[address]
@@ -82,12 +85,12 @@ def input_of(
 
 
 def channels_of(address: str, mode: str | None = None) -> int:
-    """How many channels to build the model at that address for, before there is a model to ask."""
+    """Return the number of channels to build the model at that address for."""
     return len(mode or BUILT_IN.get(address, Input()).mode)
 
 
 def in_mode(wanted: Input, mode: str) -> Input:
-    """The same input in colour or in grey; mean and std follow."""
+    """Return the same input in color or grayscale, with mean and std adapted."""
     if mode == wanted.mode or mode not in ("RGB", "L"):
         return replace(wanted, mode=mode)
     times = len(mode)
@@ -97,7 +100,7 @@ def in_mode(wanted: Input, mode: str) -> Input:
 
 @torch.no_grad()
 def check_outputs(model: nn.Module, wanted: Input, num_classes: int) -> None:
-    """Shows the model a blank image, and complains if it fails or has another number of outputs than classes."""
+    """Run the model on a blank image; raise ModelError if it fails or does not return one output per class."""
     shape = (1, wanted.channels, *wanted.size)
     blank = torch.zeros(shape, device=device_of(model), dtype=dtype_of(model))
     height, width = wanted.size
@@ -107,14 +110,14 @@ def check_outputs(model: nn.Module, wanted: Input, num_classes: int) -> None:
         except Exception as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(
-                f"The model cannot look at images of {height}×{width} in mode {wanted.mode}: {first}. Give the size "
+                f"The model fails on images of {height}×{width} in mode {wanted.mode}: {first}. Give the size "
                 "and mode it was made for."
             ) from error
     found = check_logits(output, 1).shape[1]
     if found != num_classes:
         raise ModelError(
             f"The model has {found} outputs, and there are {num_classes} classes. Make its last layer {num_classes} "
-            "wide; a function with a parameter num_classes is told the number."
+            "wide; a function with a parameter num_classes receives the number."
         )
 
 
@@ -124,29 +127,29 @@ def _of_timm(config: Mapping[str, Any]) -> Input:
 
 
 def _of_torchvision(name: str, model: nn.Module) -> Input:
-    """By the transforms of torchvision's own weights, of which nothing is fetched to ask them."""
+    """Return the input by the transforms of torchvision's default weights, without downloading them."""
     from torchvision import models  # pyright: ignore[reportMissingImports]
 
     preset = models.get_model_weights(name).DEFAULT.transforms()
-    fixed = getattr(model, "image_size", None)  # a ViT is of one size, and its best weights may be of another
+    fixed = getattr(model, "image_size", None)  # a ViT's size may differ from that of its default weights
     size = fixed or getattr(preset, "crop_size", None) or 224
     return Input(_pair(size), mean=tuple(getattr(preset, "mean", MEAN)), std=tuple(getattr(preset, "std", STD)))
 
 
 def _of_transformers(name: str, config: Any) -> Input:
-    """By the model's config, and by the folder's preprocessor_config.json where there is one."""
+    """Return the input by the model's config, and by preprocessor_config.json in its folder if there is one."""
     path = Path(name).expanduser() / "preprocessor_config.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:
-        raise ModelError(f"{path} is damaged: {error}. Fetch it again, or remove it.") from error
-    size = getattr(config, "image_size", None) or told.get("crop_size") or told.get("size") or 224
-    own = Input(_pair(size), mean=tuple(told.get("image_mean") or MEAN), std=tuple(told.get("image_std") or STD))
+        raise ModelError(f"{path} is damaged: {error}. Download it again, or remove it.") from error
+    size = getattr(config, "image_size", None) or stored.get("crop_size") or stored.get("size") or 224
+    own = Input(_pair(size), mean=tuple(stored.get("image_mean") or MEAN), std=tuple(stored.get("image_std") or STD))
     return in_mode(own, "L" if getattr(config, "num_channels", 3) == 1 else "RGB")
 
 
 def _pair(size: int | Sequence[int] | Mapping[str, int]) -> tuple[int, int]:
-    """Height and width, of a number for both, one or two numbers, or numbers by name."""
+    """Return height and width, given as one number, a sequence of one or two, or a mapping."""
     if isinstance(size, Mapping):
         edge = size.get("shortest_edge", 224)
         return size.get("height", edge), size.get("width", edge)
