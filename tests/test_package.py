@@ -83,8 +83,7 @@ def test_tables_of_results_are_those_of_their_records() -> None:
         assert make_results.make_tables(page.read_text()) == page.read_text(), f"{page}: run `make docs`"
 
 
-TESTED_ELSEWHERE = {
-}
+TESTED_ELSEWHERE = {}
 """Modules whose tests still stand in another module's file; this list only ever gets shorter."""
 
 

@@ -31,7 +31,7 @@ def test_mistakes_in_a_cell_reach_the_user_in_one_line(tmp_path: Path) -> None:
     ]
     done = subprocess.run([*command, "--device", "cpu"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "rarefish: An imbalance of 2 asks for" in done.stderr.splitlines()[-1]
+    assert "rarefish: An imbalance of 2 needs" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("option", [("--together",), ("--device", "cuda:0")])

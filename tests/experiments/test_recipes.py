@@ -29,7 +29,7 @@ def test_the_papers_settings() -> None:
     """METHOD's table for MNIST, line by line."""
     mnist = load_recipe(f"{next(p for p in RECIPES if p.name == 'mnist.py')}:imbalanced")
     assert (mnist.budget, mnist.rounds, mnist.seeds, mnist.imbalances, mnist.holdout) == (125, 10, 10, (100,), 10_000)
-    assert mnist.pretraining == {"epochs": 8, "decay_every": 3} and mnist.training == {} and len(mnist.methods) == 10
+    assert mnist.pretraining == {"epochs": 8, "step_size": 3} and mnist.training == {} and len(mnist.methods) == 10
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ def _bind(what: str, function: Any, settings: dict[str, Any], *arguments: Any) -
         raise ArgumentError(f"The settings of {what} do not fit: {error}.") from None
 
 
-def task_of(experiment: Experiment, cell: Cell, run_folder: RunFolder, device: str, executor: Executor | None = None) -> Task:
+def task_of(
+    experiment: Experiment, cell: Cell, run_folder: RunFolder, device: str, executor: Executor | None = None
+) -> Task:
     """Returns the task of a cell for the active-learning loop."""
     splits = splits_of(experiment, cell, device)
     is_streamed = not lies_in_memory(splits.pool)
