@@ -64,7 +64,7 @@ def test_the_method_is_read_in_one_sitting() -> None:
     from make_pages import METHOD
 
     sizes = {name: len((SOURCE / f"{name}.py").read_text().splitlines()) for name in METHOD}
-    assert sum(sizes.values()) < 1500, sizes
+    assert sum(sizes.values()) < 1600, sizes
 
 
 def test_generated_pages_are_fresh() -> None:

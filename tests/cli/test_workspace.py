@@ -71,7 +71,7 @@ def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> 
     [
         (("status", "nowhere"), "nowhere is not a workspace"),
         (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,Cat"), "differ in case only"),
-        (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,dog"), "not named: owl"),
+        (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,dog"), "unknown classes: owl"),
         (("init", "w", "--pool", "empty", "--validation", "validation"), "empty has no images"),
         (("init", "w", "--pool", "pool", "--validation", "empty"), "no folders with images inside"),
         (("init", "w", "--pool", "pool", "--validation", "validation", "--size", "0x4"), "A size is HEIGHTxWIDTH"),

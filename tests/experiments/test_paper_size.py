@@ -150,7 +150,7 @@ def test_what_cannot_be_is_said_before_the_work(files: Path, tmp_path: Path) -> 
     shutil.copytree(files / "imagenet", tmp_path / "imagenet")
     shutil.rmtree(tmp_path / "imagenet" / "val" / WNIDS[2])
     os.environ[data.FOLDER_VARIABLE] = str(tmp_path)  # given back by the fixture
-    with pytest.raises(DataError, match=f"not have the same classes: {WNIDS[2]} are in one alone"):
+    with pytest.raises(DataError, match=f"have different classes: {WNIDS[2]} are in only one of them"):
         run_experiment(imagenet(), tmp_path / "run")
 
 

@@ -254,7 +254,7 @@ def test_a_server_that_fails_to_answer_is_not_the_end(tmp_path: Path) -> None:
         tab.route("**/api/next", lambda route: route.fulfill(status=503, body="{}"))
         press(tab, "1")
         press(tab, "1")
-        until(tab, lambda: "does not answer" in tab.inner_text("#done-text"), "a word about it")
+        until(tab, lambda: "does not respond" in tab.inner_text("#done-text"), "a word about it")
         tab.wait_for_timeout(600)  # the page has looked at its progress meanwhile
         assert tab.inner_text("#done-title") == "One moment"
         tab.unroute("**/api/next")

@@ -112,7 +112,7 @@ def test_the_command_prints_a_link_per_person(store: Store) -> None:
     process.communicate(timeout=60)
     assert [name for name, _ in lines] == ["ann:", "bob:"] and len({link for _, link in lines}) == 2
     done = subprocess.run([*command, "--open"], capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 1 and "--open opens one link, and there are 2" in done.stderr
+    assert done.returncode == 1 and "--open opens a single link, but there are 2" in done.stderr
 
 
 def test_sessions_end() -> None:

@@ -87,7 +87,7 @@ def test_weights_that_are_gone_or_elsewhere_are_named_and_left_out(store: Store,
     )
     done = run("backup", str(store.folder), str(tmp_path / "copy"))
     assert done.returncode == 0 and "0 labels and 0 models" in done.stdout, done.stderr
-    assert "models/1.pt are gone and were left out" in done.stdout
+    assert "models/1.pt are missing and were left out" in done.stdout
     assert not (tmp_path / "copy" / "secret").exists()
 
 
