@@ -8,6 +8,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 demo: .venv/demo-ready
 	$(BIN)/rarefish demo
 
+# Without compiled modules, each of the processes that the tests start would compile what it imports.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/test-ready browser
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 
@@ -20,7 +22,7 @@ browser: .venv/test-ready
 	|| $(BIN)/playwright install chromium >/dev/null 2>&1 \
 	|| echo "No Chromium to be had: the tests of pages will be skipped."
 
-# Pages that are made from the code, docs/reference/cli.md and the file tree in the README, and tables from records.
+# Regenerates docs/reference/ from the code and the tables of README and docs/results/ from records.
 docs: .venv/demo-ready
 	$(BIN)/python tools/make_pages.py
 	$(BIN)/python tools/make_results.py

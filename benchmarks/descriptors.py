@@ -1,11 +1,12 @@
-"""Describing images beside a forward pass alone and beside the paper's way, in one run.
+"""Descriptors compared with a forward pass alone and with the procedure of the paper's code.
 
     python benchmarks/descriptors.py [--models resnet18 resnet50 vit_b_16] [--batch 1024] [--batches 40] [--device cuda]
 
-Images are random, 224×224, already on the device. "The paper's way" is a forward pass in float32 with gradients of all
-parameters and a full backward pass, as its published code does: strictly in float32; as PyTorch does by default; and at
-its best, with tf32 everywhere, channels last and convolutions tried out. The floor is the compiled forward pass alone,
-in bfloat16 with the channels last. resnet18 is ours; others come from torchvision and are left out where it is missing.
+Images are random, have 224×224 pixels, and are already on the device. "The paper's way" is a forward pass in float32
+with gradients of all parameters and a full backward pass, as in the published code. It runs strictly in float32, with
+PyTorch's defaults, and with its best settings (tf32 everywhere, channels last, cuDNN autotuning). The floor is the
+compiled forward pass alone, in bfloat16 with channels last. resnet18 is ours; the other models come from torchvision
+and are skipped if it is not installed.
 """
 
 import argparse
@@ -54,7 +55,7 @@ def set_tf32(is_on: bool) -> None:
 
 
 def papers_way(model: nn.Module, batches: list[Tensor]) -> None:
-    """All gradients, in float32."""
+    """Computes all gradients in float32."""
     for images in batches:
         model.zero_grad(set_to_none=True)
         logits = model(images)
@@ -75,7 +76,7 @@ def described(watch: AdaptivePass, layers: tuple[str, ...], batches: list[Tensor
 
 
 def rate(work: Callable[[list[Tensor]], None], batches: list[Tensor], device: str, repeats: int = 3) -> float:
-    """Images a second, the best of several runs; compiling and warming up come before."""
+    """Returns images per second, the best of several runs after a warm-up that includes compilation."""
 
     def wait() -> None:
         if device == "cuda":
@@ -93,8 +94,8 @@ def rate(work: Callable[[list[Tensor]], None], batches: list[Tensor], device: st
 
 
 def measure(name: str, device: str, size: int, count: int, with_compile: bool) -> dict[str, Any]:
-    chance = torch.Generator(device).manual_seed(0)
-    few = [torch.randn(size, 3, 224, 224, generator=chance, device=device) for _ in range(min(4, count))]
+    generator = torch.Generator(device).manual_seed(0)
+    few = [torch.randn(size, 3, 224, 224, generator=generator, device=device) for _ in range(min(4, count))]
     last = [b.contiguous(memory_format=torch.channels_last) for b in few]
     batches_last = [last[i % len(last)] for i in range(count)]
     model, layers, rates = make(name, device), LAYERS[name], {}

@@ -1,10 +1,10 @@
-"""How fast images are taken into a workspace: read, hashed, decoded and looked up for copies.
+"""Speed of indexing images in a workspace: reading, hashing, decoding and checking for duplicates.
 
     python benchmarks/indexing.py [--images 100000]
 
-JPEG files of 256×256 and PNG files of 32×32, made from some hundred pictures, each with other bytes behind its
-end so that none is a copy. Beside it the floor: one process that reads and decodes the same files with Pillow alone,
-times the number of cores.
+The files are JPEG images of 256×256 pixels and PNG images of 32×32 pixels, made from about a hundred pictures. Each has
+different bytes after its end, so that none is a duplicate. The floor is the rate of one process that reads and decodes
+the same files with Pillow alone, times the number of cores.
 """
 
 import argparse
@@ -31,9 +31,9 @@ KINDS = {"JPEG, 256×256": ("JPEG", 256), "PNG, 32×32": ("PNG", 32)}
 
 
 def make_files(folder: Path, count: int, form: str, edge: int) -> list[Path]:
-    chance, pictures = np.random.default_rng(0), []
+    rng, pictures = np.random.default_rng(0), []
     for _ in range(min(PICTURES, count)):
-        coarse = Image.fromarray(chance.integers(0, 256, (8, 8, 3), dtype=np.uint8))
+        coarse = Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8))
         buffer = io.BytesIO()
         coarse.resize((edge, edge), Image.Resampling.BICUBIC).save(buffer, form)
         pictures.append(buffer.getvalue())

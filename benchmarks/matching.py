@@ -1,10 +1,10 @@
-"""Matching on a GPU: the fused kernels beside plain PyTorch in blocks, in one run.
+"""Matching on a GPU: the fused kernels compared with plain PyTorch in blocks.
 
     python benchmarks/matching.py [--images 1200000] [--centers 8192] [--depth 8] [--device cuda]
 
-Descriptors are random, two layers of 256 and 512 channels, features and scores, as of a ResNet-18. The baseline
-multiplies a block of images by all centers, in float32, tf32 or bfloat16, and keeps the best of each block. The floor
-is what the two products take at the bfloat16 rate that one large matrix product reaches in the same run.
+Descriptors are random, with features and scores of two layers of 256 and 512 channels, as in a ResNet-18. The baseline
+multiplies a block of images by all centers, in float32, tf32 or bfloat16, and keeps the best images of each block. The
+floor is the time of the two products at the bfloat16 rate of one large matrix product, measured in the same run.
 """
 
 import argparse
@@ -29,20 +29,20 @@ BLOCK = 8192
 
 
 def descriptors(count: int, device: str, seed: int) -> Standardized:
-    chance = torch.Generator(device).manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
 
     def layers() -> tuple[Tensor, ...]:
         made = [torch.empty(count, width, device=device) for width in WIDTHS]
         for layer in made:
             for part in layer.split(65_536):
-                part.copy_(standardize_rows(torch.randn(part.shape, generator=chance, device=device)))
+                part.copy_(standardize_rows(torch.randn(part.shape, generator=generator, device=device)))
         return tuple(made)
 
     return Standardized(layers(), layers())
 
 
 def in_blocks(centers: Standardized, pool: Standardized, depth: int) -> tuple[Tensor, Tensor]:
-    """The plain way: the best of each block beside the best so far."""
+    """Returns the best images per center, computed in blocks with plain PyTorch."""
     device = pool.features[0].device
     best = torch.full((len(centers), depth), -torch.inf, device=device)
     rows = torch.zeros(len(centers), depth, device=device, dtype=torch.long)
@@ -55,7 +55,7 @@ def in_blocks(centers: Standardized, pool: Standardized, depth: int) -> tuple[Te
 
 
 def as_select_does(centers: Standardized, pool: Standardized, depth: int) -> Matches:
-    """From descriptors, some thousand at a time, to a table in the order of float32."""
+    """Returns the table that select() makes of these descriptors, a few thousand at a time, ordered in float32."""
     device = pool.features[0].device
 
     def batch(rows: slice) -> Descriptors:
@@ -73,7 +73,7 @@ def as_dtype(points: Standardized, dtype: torch.dtype) -> Standardized:
 
 
 def measure(work: Callable[[], Any], device: str, repeats: int = 3) -> tuple[float, Any]:
-    """Milliseconds, the best of several, and what came out."""
+    """Returns the time of the fastest run in milliseconds, and the result."""
     out, times = work(), []
     for _ in range(repeats):
         if device == "cuda":
@@ -87,7 +87,7 @@ def measure(work: Callable[[], Any], device: str, repeats: int = 3) -> tuple[flo
 
 
 def peak_rate(device: str, size: int) -> float:
-    """Floating-point operations a second of one large bfloat16 product."""
+    """Returns the floating-point operations per second of one large bfloat16 product."""
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     took, _ = measure(lambda: a @ b, device, repeats=10)
     return 2 * size**3 / (took / 1000)
@@ -126,7 +126,7 @@ def main() -> None:
     rate = peak_rate(device, 8192 if on_gpu else 256)
 
     def agreement(found: Tensor) -> float:
-        """Share of the exact choices that were found."""
+        """Returns the fraction of the exact choices that were found."""
         return float((found[:, :, None] == exact[:, None, :]).any(dim=1).float().mean())
 
     figure = {

@@ -1,9 +1,10 @@
-"""How long the labeling server takes for an image and for an answer, over HTTP, with thousands of images in the queue.
+"""Response times of the labeling server over HTTP, with thousands of images in the queue.
 
     python benchmarks/page.py [--picks 10000] [--answers 500] [--output benchmarks/results/page.json]
 
-The store is a real one on disk, and every answer is on disk before it is confirmed. The worst case is measured, too:
-two answers are wanted of each image, and this person has given hers on half of the queue. Medians; the goal is 50 ms.
+The workspace is on disk, and every answer is on disk before it is confirmed. The worst case is also measured: each
+image needs two answers, and this annotator has already labeled half of the queue. Medians are reported; the goal is
+50 ms.
 """
 
 import argparse
@@ -33,7 +34,7 @@ NEXT, NEXT_LATE = "/api/next", "/api/next after half of the queue"
 
 
 def make_queue(folder: Path, picks: int) -> Store:
-    """A workspace with so many picks; the image files are not looked at here and need not be there."""
+    """Returns a workspace with this many picks; the image files are not read and need not exist."""
     store = create_store(folder, ("cat", "dog", "owl"))
     store.set(people_per_image=2)
     with store.writing() as connection:
@@ -73,7 +74,7 @@ def served(store: Store) -> Iterator[HTTPConnection]:
 
 
 def ask(connection: HTTPConnection, method: str, path: str, body: object = None) -> tuple[float, Any]:
-    """(milliseconds, what came back)."""
+    """Returns the milliseconds and the response."""
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
     began = time.perf_counter()
     connection.request(method, path, None if body is None else json.dumps(body), headers)

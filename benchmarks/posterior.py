@@ -1,8 +1,8 @@
-"""What the trusted posterior costs: select() with it beside select() with the paper's density labels, in one run.
+"""Time of select() with the trained posterior, compared with the density labels of the paper.
 
     python benchmarks/posterior.py [--images 25000] [--validation 1000 10000] [--device cpu]
 
-The pool is the bundled digits, repeated; times are interleaved, the smallest of three of each.
+The pool consists of the bundled digits, repeated. The two variants alternate; the fastest of three runs is reported.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from rarefish.models.networks import build_model
 
 
 def repeated(data: TensorDataset, count: int) -> TensorDataset:
-    """As many items, the first ones again and again."""
+    """Returns this many items, repeating the dataset from its beginning."""
     rows = torch.arange(count) % len(data)
     return TensorDataset(*(part[rows] for part in data.tensors))
 

@@ -1,13 +1,14 @@
-"""One whole selection at ImageNet's size on a GPU, split by phase.
+"""One complete selection at the size of ImageNet on a GPU, with the time of each phase.
 
     python benchmarks/round.py [--images 1200000] [--validation 50000] [--budget 64000] [--size 224] [--device cuda]
 
-A ResNet-18 with 1,000 classes, three tenths of the validation set wrong. Images are random patterns on the device: some
-thousand at 224×224, of which the pool and the validation set are repetitions, each brightened by its own index, since
-1.2 million of them would not fit. Labels by the paper's density estimator and by the default, the posterior. Times of
-matching and of greedy k-center are taken inside the same run, the device waited for; a first, smaller selection comes
-before the clock starts. Where the budget is larger than the number of failures, all of them are centers. The floor is
-the compiled forward pass alone over the pool, from benchmarks/results/descriptors.json, where that is there.
+The model is a ResNet-18 with 1,000 classes that gets three tenths of the validation set wrong. Images are random
+patterns on the device: a few thousand at 224×224, because 1.2 million would not fit. The pool and the validation set
+repeat these patterns, each with a brightness that depends on its index. Labels come from the paper's density estimator
+and from the default, the posterior. Matching and greedy k-center are timed within the same run, with the device
+synchronized; a smaller selection serves as a warm-up. If the budget is larger than the number of failures, all failures
+are centers. The floor is the compiled forward pass alone over the pool, from benchmarks/results/descriptors.json if
+that file exists.
 """
 
 import argparse
@@ -32,7 +33,7 @@ WRONG = 0.3
 
 
 class Repeated:
-    """As many images as you like out of a few, each as bright as its index says: a tensor to whoever takes rows."""
+    """A dataset of any size made from a few images, with a brightness per index; a list of rows returns a tensor."""
 
     def __init__(self, few: Tensor, count: int) -> None:
         self.few, self.count, self.device = few, count, few.device
@@ -50,13 +51,13 @@ class Repeated:
 
 
 class Clock:
-    """Seconds that some functions took, the device waited for."""
+    """Seconds spent in some functions, with the device synchronized."""
 
     def __init__(self, device: str) -> None:
         self.device, self.seconds = device, {}
 
     def around(self, where: Any, name: str, phase: str) -> None:
-        """Every call of where.name counts for the phase."""
+        """Adds the time of every call of where.name to the phase."""
         plain = getattr(where, name)
 
         def timed(*arguments: Any, **more: Any) -> Any:
@@ -74,19 +75,19 @@ class Clock:
             torch.cuda.synchronize()
 
 
-def make_images(count: int, size: int, device: str, chance: torch.Generator) -> Tensor:
-    """Coarse random patterns with some noise: pure noise looks all the same to a network."""
+def make_images(count: int, size: int, device: str, generator: torch.Generator) -> Tensor:
+    """Returns coarse random patterns with some noise, because a network hardly distinguishes images of pure noise."""
     made = torch.empty(count, 3, size, size, device=device, dtype=torch.float16 if device == "cuda" else None)
     for part in made.split(1024):
-        coarse = torch.randn(len(part), 3, 7, 7, generator=chance, device=device)
-        noise = torch.randn(part.shape, generator=chance, device=device)
+        coarse = torch.randn(len(part), 3, 7, 7, generator=generator, device=device)
+        noise = torch.randn(part.shape, generator=generator, device=device)
         part.copy_(functional.interpolate(coarse, size=(size, size), mode="bicubic") + noise / 4)
     return made
 
 
 @torch.no_grad()
 def enliven(model: nn.Module, images: Tensor) -> None:
-    """BatchNorm's statistics as after training on such images: without them all images look alike."""
+    """Sets the statistics of BatchNorm as if trained on such images; otherwise, all images would look alike."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
@@ -100,7 +101,7 @@ def enliven(model: nn.Module, images: Tensor) -> None:
 
 
 def answers(model: nn.Module, images: Repeated, device: str) -> Tensor:
-    """The model's own answers; of three in ten images, the class after it."""
+    """Returns the model's predictions; for three in ten images, the class after the predicted one."""
     rows = torch.arange(len(images))
     with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
         found = torch.cat([model(images[some.to(device)].float()).argmax(dim=1) for some in rows.split(1024)]).cpu()
@@ -109,8 +110,8 @@ def answers(model: nn.Module, images: Repeated, device: str) -> Tensor:
 
 def measure(labels: str, arguments: argparse.Namespace, floor: float | None) -> dict[str, Any]:
     device = arguments.device
-    chance = torch.Generator(device).manual_seed(0)
-    few = make_images(min(8192, arguments.images), arguments.size, device, chance)
+    generator = torch.Generator(device).manual_seed(0)
+    few = make_images(min(8192, arguments.images), arguments.size, device, generator)
     model = build_model("resnet18", 1000, 3, torch.Generator().manual_seed(0)).to(device).eval()
     enliven(model, few)
     trusted, pool = Repeated(few, arguments.validation), Repeated(few, arguments.images)
@@ -156,7 +157,7 @@ def measure(labels: str, arguments: argparse.Namespace, floor: float | None) -> 
 
 
 def forward_alone(num_images: int) -> float | None:
-    """Seconds of a compiled forward pass over as many images, by the other benchmark."""
+    """Returns the seconds of a compiled forward pass over this many images, from the results of the other benchmark."""
     path = Path("benchmarks/results/descriptors.json")
     return num_images / json.loads(path.read_text())[0]["floor"] if path.exists() else None
 

@@ -1,9 +1,10 @@
-"""Core-set and BADGE on a CPU beside scikit-activeml and beside their obvious twins, in one run.
+"""Core-set and BADGE on a CPU, compared with scikit-activeml and with straightforward implementations.
 
     python benchmarks/selection.py [--images 20000] [--picks 500] [--output benchmarks/results/selection.json]
 
-The peer is installed on demand into an environment of its own, .venv-peers; where that fails it is skipped with a word.
-Times are ratios on a noisy machine: the best of several runs of ours, interleaved with the twin; one run of the peer.
+scikit-activeml is installed into a separate environment, .venv-peers, when it is first needed; if that fails, it is
+skipped with a message. Use the ratios of the times, because the machine may be busy: the best of several runs of our
+code, alternating with the straightforward version, and one run of scikit-activeml.
 """
 
 import argparse
@@ -54,7 +55,7 @@ print(time.perf_counter() - began)
 
 
 def core_set_twin(points: Tensor, count: int) -> None:
-    """Distances to each new center by subtraction, whole vectors."""
+    """Chooses by the distances to each new center, computed by subtraction of whole vectors."""
     distance, row = torch.full((len(points),), torch.inf), 0
     for _ in range(count):
         distance = torch.minimum(distance, (points - points[row]).square().sum(dim=1))
@@ -63,7 +64,7 @@ def core_set_twin(points: Tensor, count: int) -> None:
 
 
 def badge_twin(left: Tensor, right: Tensor, count: int) -> None:
-    """k-means++ on whole gradients, images × (classes · features)."""
+    """Chooses by k-means++ on whole gradients, an array of images × (classes · features)."""
     gradients = torch.einsum("nc,nf->ncf", left, right).flatten(1)
     distance, row = torch.full((len(left),), torch.inf), int(gradients.square().sum(dim=1).argmax())
     for _ in range(count):
@@ -79,7 +80,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def peer_python() -> Path | None:
-    """The interpreter of an environment with the peer, made on demand."""
+    """Returns the interpreter of an environment with scikit-activeml, created if needed; None if that fails."""
     python = PEERS / "bin" / "python"
     if not python.exists():
         venv.create(PEERS, with_pip=True)
@@ -102,7 +103,7 @@ def peer_seconds(python: Path, what: str, data: Path, picks: int) -> float | Non
 
 
 def badge_memory_mb(num_images: int, picks: int) -> float:
-    """Peak memory of BADGE with 100 classes, its inputs included, in a process of its own."""
+    """Returns the peak memory of BADGE with 100 classes, including its inputs, in a separate process."""
     code = f"""
 import torch
 from rarefish.acquisitions.diversity import spread_out

@@ -1,14 +1,16 @@
-"""Targeted selection beside FLQMI of submodlib; core-set and BADGE beside DISTIL: a CPU, two threads, one run.
+"""Targeted selection compared with FLQMI of submodlib, and core-set and BADGE with DISTIL, on two CPU threads.
 
     python benchmarks/targeted.py [--images 5000 20000 80000] [--centers 200] [--picks 500]
 
-Every contender runs in fresh processes, turn by turn, on the same arrays: the best of three, of one where it takes more
-than a minute, of none beyond 300 s. Memory is the peak over what the process had before it read its inputs.
+The contenders take turns, each in a new process, on the same arrays. The best of three runs is reported; a contender
+that takes more than a minute runs once, and one that takes more than 300 s is stopped. Memory is the peak minus the
+memory before the inputs are read.
 
-FLQMI is what the targeted strategies in DISTIL's repository maximize; its package has none, so submodlib is called as
-they call it. It gets features and scores side by side and makes their cosines, by its own code or by the helper that
-DISTIL calls; or it gets our kernel, made before the clock starts. Of DISTIL's core-set and BADGE the choice is timed,
-not the loading; baal has neither. Peers are installed on demand into an environment of their own, .venv-targeted.
+The targeted strategies in DISTIL's repository maximize FLQMI. Its package does not contain them, so submodlib is called
+in the same way. It gets features and scores concatenated and computes their cosines, either with its own code or with
+the helper that DISTIL calls; or it gets our kernel, computed before the clock starts. Of DISTIL's core-set and BADGE,
+the selection is timed, but not the loading; baal has neither. The other libraries are installed into a separate
+environment, .venv-targeted, when they are first needed.
 """
 
 import argparse
@@ -113,7 +115,7 @@ Cost = list[float]  # seconds, and peak memory in MB
 
 
 def measure(task: str, name: str, folder: str, picks: str) -> Cost:
-    """What a contender costs, in this process."""
+    """Returns the time and memory of a contender, measured in this process."""
     choose, needed = CONTENDERS[task][name]
     few, data = np.load(Path(folder) / "few.npz"), np.load(Path(folder) / "all.npz")
     choose(*(few[key] for key in needed), FEW // 10)
@@ -132,7 +134,7 @@ def memory_mb(field: str) -> float:
 
 
 def compare(task: str, arrays: dict[str, Any], picks: int, python: Path) -> dict[str, Cost]:
-    """The best of every contender that came to an end."""
+    """Returns the best result of every contender that finished."""
     best: dict[str, Cost] = {}
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "all.npz", **arrays)
@@ -160,7 +162,10 @@ def in_own_process(command: list[str]) -> Cost | None:
 
 
 def peer_python() -> Path:
-    """The interpreter of an environment with the peers, made on demand; torch first, or they take another one."""
+    """Returns the interpreter of an environment with the other libraries, created if needed.
+
+    torch is installed first, because the libraries would otherwise install another version.
+    """
     python = PEERS / "bin" / "python"
     if not python.exists():
         venv.create(PEERS, with_pip=True)
@@ -173,19 +178,19 @@ def peer_python() -> Path:
 
 
 def make_arrays(images: int, centers: int) -> dict[str, Any]:
-    """Features and errors as in benchmarks/selection.py, scores, centers, and the kernel to each center."""
+    """Returns features and errors as in benchmarks/selection.py, scores, centers, and the kernel to each center."""
     from rarefish.kernels import similarity, standardize
 
-    chance = torch.Generator().manual_seed(0)
-    features, logits, scores = (torch.randn(images, width, generator=chance) for width in (WIDTH, CLASSES, WIDTH))
+    generator = torch.Generator().manual_seed(0)
+    features, logits, scores = (torch.randn(images, width, generator=generator) for width in (WIDTH, CLASSES, WIDTH))
     error = logits.softmax(dim=1) - torch.nn.functional.one_hot(logits.argmax(dim=1), CLASSES)
-    pool, queries = torch.cat([features, scores], dim=1), torch.randn(centers, 2 * WIDTH, generator=chance)
+    pool, queries = torch.cat([features, scores], dim=1), torch.randn(centers, 2 * WIDTH, generator=generator)
     kernel = similarity(standardize(described(pool.numpy())), standardize(described(queries.numpy())), "fisher")
     return {"features": features, "error": error, "pool": pool, "centers": queries, "similarity": kernel}
 
 
 def figures(name: str, best: dict[str, Cost], python: Path) -> list[dict[str, Any]]:
-    """One for the time, one for the memory."""
+    """Returns one figure for the time and one for the memory."""
     listed = subprocess.run([python, "-m", "pip", "list", "--format=json"], capture_output=True, check=True).stdout
     peers = {package["name"]: package["version"] for package in json.loads(listed) if package["name"] in PACKAGES}
     ours = best.pop("ours")

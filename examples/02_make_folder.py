@@ -1,7 +1,7 @@
-"""A folder of real images to try a workspace on: digits, five of them rare. Run: python examples/02_make_folder.py
+"""Write a folder of images to try a workspace with: digits, five of them rare. Run: python examples/02_make_folder.py
 
-Writes images/pool (no labels), images/validation and images/test (one folder a class), and images/answers.csv: what a
-person would say to each pool image.
+Writes images/pool (without labels), images/validation and images/test (one subfolder per class), and
+images/answers.csv, which has the true label of each pool image.
 """
 
 import csv
@@ -12,7 +12,7 @@ from PIL import Image
 from rarefish.data.digits import read_digits
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-COMMON, TRUSTED, TEST = 240, 30, 60  # of each class; the rare ones, five to nine, have 12 images each in the pool
+COMMON, TRUSTED, TEST = 240, 30, 60  # images per class; the rare classes five to nine have only 12 in the pool
 folder = Path("images")
 pool, validation, test = read_digits()
 counts: dict[tuple[str, int], int] = {}
@@ -30,4 +30,4 @@ for part, digits, most in (("pool", pool, COMMON), ("validation", validation, TR
             answers.append((place.name, NAMES[label]))
 with (folder / "answers.csv").open("w", newline="") as file:
     csv.writer(file).writerows([("path", "label"), *answers])
-print(f"{len(answers):,} pool images without labels, {TRUSTED} validation images of each class: {folder.resolve()}")
+print(f"{len(answers):,} pool images without labels, {TRUSTED} validation images per class: {folder.resolve()}")

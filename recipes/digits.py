@@ -1,10 +1,10 @@
-"""A quick experiment on the bundled digits: rarefish experiment recipes/digits.py:quick"""
+"""A quick experiment on the bundled digits. Run: rarefish experiment recipes/digits.py:quick"""
 
 from rarefish.experiments.settings import Experiment, Method
 
 
 def quick() -> Experiment:
-    """Four acquisitions; takes a few minutes on two cores and needs no files."""
+    """Compares four acquisitions in a few minutes on two cores; needs no files."""
     return Experiment(
         name="digits 60x",
         dataset="digits",

@@ -1,8 +1,11 @@
-"""SVHN: the paper's experiment on train and extra, and the same on the train set alone (`svhn_small` …)."""
+"""Experiments on the train set of SVHN, and the experiment of the paper on its train and extra sets.
+
+Run: rarefish experiment recipes/svhn.py:svhn_small
+"""
 
 from dataclasses import replace
 
-from rarefish.experiments.settings import Experiment, Method
+from rarefish.experiments.settings import Circumstances, Experiment, Method
 
 L256 = ["layer3"]
 L768 = ["layer3", "avgpool"]
@@ -28,6 +31,7 @@ def fisher(name: str, layers: list[str], labels: str, **settings: object) -> Met
 
 
 RANDOM = Method(name="random", acquisition="random")
+ENTROPY = Method(name="entropy", acquisition="entropy")
 VARIATION_RATIO = Method(name="varR K64", acquisition="variation_ratio", settings={"samples": 64})
 VARIATION_RATIO_E4 = Method(name="varR E4 K16", acquisition="variation_ratio", settings={"samples": 16}, members=4)
 BALD = Method(name="BALD K64", acquisition="bald", settings={"samples": 64})
@@ -46,15 +50,27 @@ OURS = (
     POSTERIOR,
     TRUE,
 )
+ARMS = (
+    Method(name="posterior quotas L768", acquisition="posterior_quotas", settings={"layers": L768}),
+    Method(name="posterior likeliest L768", acquisition="posterior_likeliest", settings={"layers": L768}),
+    Method(name="posterior × entropy L768", acquisition="posterior_entropy", settings={"layers": L768}),
+    fisher("posterior × features L768", L768, "posterior", kernel="features"),
+)
+"""Parts of `fisher posterior`: the posterior with other ways to choose images by it."""
+BASELINES = (
+    Method(name="trusted images only", acquisition="trusted_only"),
+    Method(name="posterior alone", acquisition="posterior_alone", settings={"layers": L768}),
+)
 
 
 def svhn_small() -> Experiment:
-    """The train set alone; the digits 5-9 together have 1/100 of the number of the others."""
+    """The train set only; all images of the digits 5-9 together number 1/100 of those of the digits 0-4."""
     return Experiment(
         name="svhn 100x",
         dataset="svhn",
         model="resnet10",
         methods=(*RIVALS, *OURS),
+        baselines=BASELINES,
         seeds=5,
         budget=250,
         validation_sizes=(1000,),
@@ -64,20 +80,39 @@ def svhn_small() -> Experiment:
     )
 
 
+def svhn_headline() -> Experiment:
+    """The main comparison: `svhn_small` with the parts of the posterior, without the slowest of the other methods."""
+    others = (RANDOM, ENTROPY, VARIATION_RATIO, BADGE, CORE_SET)
+    methods = (*others, DENSITY, *ARMS, POSTERIOR, TRUE)
+    return replace(svhn_small(), name="svhn 100x, M 1000", methods=methods, snapshot_rounds=())
+
+
+def svhn_validation_too() -> Experiment:
+    """The model is trained on the validation set as well as on the labeled pool images."""
+    return replace(
+        svhn_small(),
+        name="svhn 100x, trained on validation too",
+        methods=(RANDOM, ENTROPY, BADGE, POSTERIOR),
+        rounds=5,
+        circumstances=Circumstances(train_on_validation=True),
+        snapshot_rounds=(),
+    )
+
+
 def svhn_small_trusted() -> Experiment:
-    """The same with a validation set ten times as large, for the methods that use it."""
+    """`svhn_small` with a validation set of 10,000 images instead of 1,000, for the methods that use it."""
     return replace(
         svhn_small(), name="svhn 100x, M 10000", methods=OURS, validation_sizes=(10_000,), snapshot_rounds=()
     )
 
 
 def svhn_small_balanced() -> Experiment:
-    """The train set without imbalance."""
+    """`svhn_small` without imbalance."""
     return replace(svhn_small(), name="svhn 1x", imbalances=(1,), snapshot_rounds=())
 
 
 def svhn_small_modern() -> Experiment:
-    """The same comparison with a modern training: cosine schedule, shifts, label smoothing, weight decay."""
+    """`svhn_small` with modern training: cosine schedule, random shifts, label smoothing and weight decay."""
     methods = (RANDOM, VARIATION_RATIO, BADGE, CORE_SET, DENSITY, POSTERIOR, TRUE)
     return replace(
         svhn_small(), name="svhn 100x, modern training", methods=methods, training=MODERN, snapshot_rounds=()
@@ -85,12 +120,12 @@ def svhn_small_modern() -> Experiment:
 
 
 def svhn_paper() -> Experiment:
-    """The size of the paper: 500,000 images of train and extra in the pool, 104,388 held out, balanced by digit."""
+    """The full size of the paper: 500,000 pool images from train and extra; 104,388 held out, balanced by digit."""
     held = 104_388
     sizes = {"budget": 1250, "validation_sizes": (held,), "holdout": held}
     return replace(svhn_small(), name="svhn-extra 100x", dataset="svhn-extra", snapshot_rounds=(), **sizes)
 
 
 def svhn_paper_balanced() -> Experiment:
-    """The same without imbalance."""
+    """`svhn_paper` without imbalance."""
     return replace(svhn_paper(), name="svhn-extra 1x", imbalances=(1,))

@@ -37,6 +37,17 @@ class Normed(nn.Module):
         return self.fc(self.norm(self.conv(x)).tanh().mean(dim=(2, 3)))
 
 
+class NormedPlain(Plain):
+    """A network that learns quickly and answers otherwise while it is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.conv2(self.norm(self.conv1(x)).tanh()).tanh().flatten(1))
+
+
 class Rectified(nn.Module):
     """A convolution followed by a ReLU, in place or not."""
 
@@ -158,6 +169,14 @@ def labeled(count: int, seed: int = 0) -> TensorDataset:
     return TensorDataset(images(count, seed), torch.randint(NUM_CLASSES, (count,), generator=generator))
 
 
+def biased(counts: list[int], seed: int = 0) -> TensorDataset:
+    """So many noisy images of each class, in random order; a class is recognised by a pattern of its own."""
+    generator, patterns = torch.Generator().manual_seed(seed), images(NUM_CLASSES, seed=99)
+    labels = torch.repeat_interleave(torch.arange(NUM_CLASSES), torch.tensor(counts))
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    return TensorDataset(0.7 * patterns[labels] + torch.randn(len(labels), *IMAGE, generator=generator), labels)
+
+
 def blobs(shares: list[float], count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Points around three corners, one a class."""
     generator = torch.Generator().manual_seed(seed)
@@ -168,3 +187,11 @@ def blobs(shares: list[float], count: int, seed: int = 0) -> tuple[Tensor, Tenso
 def exact_posterior(points: Tensor) -> Tensor:
     """p(y | x) of the blobs under equal shares."""
     return (-0.5 * (points[:, None] - 2.5 * torch.eye(3)).square().sum(dim=2)).softmax(dim=1)
+
+
+def skewed(counts: tuple[int, ...], seed: int = 0, noise: float = 1.0) -> TensorDataset:
+    """So many images of each class, shuffled: the pattern of the class under noise. Classes should differ in size."""
+    patterns, generator = images(NUM_CLASSES, seed=77), torch.Generator().manual_seed(seed)
+    labels = torch.tensor([c for c, count in enumerate(counts) for _ in range(count)])
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    return TensorDataset(patterns[labels] + noise * torch.randn(len(labels), *IMAGE, generator=generator), labels)

@@ -18,6 +18,7 @@ from pathlib import Path
 from rarefish.workspace.answers import answer, take, votes
 from rarefish.workspace.store import Store, open_store
 from rarefish.workspace.verification import verify
+from tests import forked_processes
 from tests.workspaces import CLASSES, make_images
 
 TOKEN = "token-of-the-crash-test"
@@ -28,7 +29,7 @@ class Trial:
     """A workspace, and all labels that somebody was told are kept."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.work, self.chance = folder, folder / "work", random.Random(seed)
+        self.folder, self.work, self.rng = folder, folder / "work", random.Random(seed)
         self.kept: dict[int, int] = {}
         self.lasts: dict[str, float] = {}
         self.backups: dict[Path, dict[int, int]] = {}
@@ -58,17 +59,17 @@ class Trial:
     def run(self, name: str) -> None:
         """To the end, as a person would after a crash."""
         began = time.monotonic()
-        done = subprocess.run(self.command(name), capture_output=True, text=True, timeout=1800, check=False)
+        done = forked_processes.run(self.command(name), capture_output=True, text=True, timeout=1800, check=False)
         assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
         self.lasts[name] = time.monotonic() - began
 
     def kill(self, name: str) -> float:
         """Somewhere between its start and a little after its usual end."""
-        wait = self.chance.uniform(0, 1.1 * self.lasts.get(name, 3.0))
+        wait = self.rng.uniform(0, 1.1 * self.lasts.get(name, 3.0))
         if name == "label":
             self._kill_page(wait)
         else:
-            process = subprocess.Popen(self.command(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            process = forked_processes.Popen(self.command(name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(wait)
             process.kill()
             process.wait()
@@ -94,7 +95,7 @@ class Trial:
         try:
             while time.monotonic() < until:
                 for task in post(address, "next", {"who": "ann", "count": 3, "held": []})["tasks"]:
-                    number = self.chance.randrange(len(CLASSES))
+                    number = self.rng.randrange(len(CLASSES))
                     body = {"image": task["image"], "who": "ann", "answer": "class", "class": number}
                     post(address, "answer", {**body, "ticket": f"ann-{task['image']}", "seconds": 0.1})
                     self.kept[task["image"]] = number
@@ -110,7 +111,7 @@ class Trial:
     def label_rest(self) -> None:
         while tasks := take(self.store, "ann", 20):
             for task in tasks:
-                number = self.chance.randrange(len(CLASSES))
+                number = self.rng.randrange(len(CLASSES))
                 answer(self.store, task.image, "ann", "class", number, f"ann-{task.image}")
                 self.kept[task.image] = number
 
@@ -146,8 +147,8 @@ def post(address: str, what: str, body: dict[str, object]) -> dict[str, list[dic
 def crash(folder: Path, times: int, seed: int = 0, commands: Sequence[str] = ()) -> list[str]:
     """A line for each kill; an error where anything is wrong after one."""
     trial, lines = Trial(folder, seed), []
-    process = subprocess.Popen(trial.command("init"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    time.sleep(trial.chance.uniform(0.1, 0.6))
+    process = forked_processes.Popen(trial.command("init"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(trial.rng.uniform(0.1, 0.6))
     process.kill()
     process.wait()
     trial.run("init")

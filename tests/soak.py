@@ -48,7 +48,7 @@ class Annotator:
     server: Running
     who: str
     pace_s: float
-    chance: random.Random
+    rng: random.Random
     given: list[tuple[int, int, int]] = field(default_factory=list)
     """Acknowledged answers that stand: (row, image, class), oldest first."""
     rows: dict[str, tuple[int, str]] = field(default_factory=dict)
@@ -60,8 +60,8 @@ class Annotator:
         client = Client(self.server.client.port, "")
         session = {"Authorization": "", "Cookie": enter(self.server)}
         ahead: list[int] = []
-        while not end.wait(self.pace_s * self.chance.uniform(0.5, 1.5)):
-            if self.given and self.chance.random() < UNDO_SHARE:
+        while not end.wait(self.pace_s * self.rng.uniform(0.5, 1.5)):
+            if self.given and self.rng.random() < UNDO_SHARE:
                 self.undo(client, session)
             if len(ahead) < 3:
                 asked = {"who": self.who, "count": 6 - len(ahead), "held": ahead}
@@ -72,10 +72,10 @@ class Annotator:
 
     def answer(self, client: Client, session: dict[str, str], image: int) -> None:
         self.send(client, session, f"/image/{image}?size=320")
-        number, ticket = self.chance.randrange(len(CLASSES)), f"{self.who}-answer-{len(self.rows):08d}"
+        number, ticket = self.rng.randrange(len(CLASSES)), f"{self.who}-answer-{len(self.rows):08d}"
         body = {"image": image, "who": self.who, "answer": "class", "class": number, "ticket": ticket}
         said = self.ask(client, session, "answer", body)
-        if self.chance.random() < 0.1 and self.ask(client, session, "answer", body)["label"] != said["label"]:
+        if self.rng.random() < 0.1 and self.ask(client, session, "answer", body)["label"] != said["label"]:
             self.wrong.append(f"{ticket} was sent twice and became two labels")
         self.given.append((said["label"], image, number))
         self.rows[ticket] = (image, "class")
@@ -279,15 +279,15 @@ def find_wrong(store: Store, people: list[Annotator]) -> list[str]:
     """What was lost, doubled, or is not what was acknowledged."""
     with store.reading() as connection:
         rows = connection.execute("SELECT id, ticket, image, who, answer, class FROM label").fetchall()
-        stand = connection.execute("SELECT id, image, class, who FROM standing").fetchall()
+        current = connection.execute("SELECT id, image, class, who FROM current_answer").fetchall()
     kept = Counter((row["ticket"], row["who"], row["image"], row["answer"]) for row in rows)
     sent = {(ticket, one.who, image, kind): 1 for one in people for ticket, (image, kind) in one.rows.items()}
     given = {(row, image, number, one.who) for one in people for row, image, number in one.given}
     wrong = [f"{key[0]} was acknowledged and is not there" for key in sent if key not in kept]
     wrong += [f"{key[0]} is there and was not acknowledged" for key in kept if key not in sent]
     wrong += [f"{key[0]} is there {count} times" for key, count in kept.items() if count > 1]
-    if given != {tuple(row) for row in stand}:
-        wrong.append(f"the standing answers differ: {list(given ^ {tuple(row) for row in stand})[:5]}")
+    if given != {tuple(row) for row in current}:
+        wrong.append(f"the current answers differ: {list(given ^ {tuple(row) for row in current})[:5]}")
     return [*wrong, *(said for person in people for said in person.wrong), *verify(store)]
 
 

@@ -1,11 +1,14 @@
-"""k-center against a loop over all pairs."""
+"""k-center against a loop over all pairs, and coverage against gains that are computed anew."""
+
+import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import normalize
 
-from rarefish.centers import k_center
+from rarefish.centers import AT_ONCE, BLOCK, WIDTH, closeness, closeness_between, cover, directions, k_center
 from rarefish.kernels import KERNELS, similarity, standardize
 from tests.reference import k_center_loop
 from tests.test_kernels import random_descriptors
@@ -39,3 +42,42 @@ def test_copies_of_a_point_are_not_both_taken_early(copies: int) -> None:
     points = standardize(one[torch.arange(6).repeat(copies)])
     rows = k_center(points, 6, "features", torch.Generator().manual_seed(0))
     assert len({int(row) % 6 for row in rows}) == 6
+
+
+@given(num=st.integers(2, 40), count=st.integers(1, 40), num_known=st.integers(0, 3), seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_coverage_is_greedy(num: int, count: int, num_known: int, seed: int) -> None:
+    """Each choice has the largest gain of all points, computed anew."""
+    generator = torch.Generator().manual_seed(seed)
+    points, known = (normalize(torch.randn(n, 5, generator=generator).double(), dim=1) for n in (num, num_known))
+    weight = torch.rand(num, generator=generator).double() ** 3
+    rows = cover(points, weight, known, min(count, num)).tolist()
+    assert len(set(rows)) == min(count, num)
+    between = ((points @ points.T - 1) / WIDTH).exp()
+    covered = torch.stack([((point @ points.T - 1) / WIDTH).exp() for point in known] or [torch.zeros(num)]).amax(dim=0)
+    for position, row in enumerate(rows):
+        gains = (between - covered).clamp_min(0).double() @ weight
+        gains[rows[:position]] = -1
+        assert gains[row] >= gains.max() - 1e-9
+        covered = torch.maximum(covered, between[row])
+
+
+def test_coverage_by_points_that_are_equally_good() -> None:
+    """More points than are updated together have the same gain: at first all of them, then 0."""
+    points, weight = torch.eye(3 * AT_ONCE), torch.ones(3 * AT_ONCE)
+    rows = cover(points, weight, points[:0], len(points)).tolist()
+    assert sorted(rows) == list(range(len(points)))
+    copies = points[:1].expand(3 * AT_ONCE, -1)
+    assert sorted(cover(copies, weight, points[:1], len(copies)).tolist()) == list(range(len(copies)))
+
+
+def test_closeness_of_all_pairs_in_blocks() -> None:
+    points = normalize(torch.randn(BLOCK + 30, 5, generator=torch.Generator().manual_seed(0)), dim=1)
+    assert torch.allclose(closeness_between(points), closeness(points, points))
+
+
+def test_directions_are_standardized_and_have_length_1() -> None:
+    features = torch.tensor([[3.0, 10.0], [1.0, 30.0]])
+    found = directions(features, torch.tensor([1.0, 10.0]), torch.tensor([2.0, 20.0]))
+    assert torch.allclose(found, torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+    assert torch.allclose(closeness(found, found), torch.tensor([[1.0, math.exp(-1.25)], [math.exp(-1.25), 1.0]]))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rarefish.errors import ArgumentError, LayerError
 from rarefish.features import spatial_mean, tapped, watched
-from rarefish.models.layers import channels_last, evaluating
+from rarefish.models.layer_selection import channels_last, evaluating
 from tests.cases import Plain, Shared, Vector, images
 
 
@@ -38,7 +38,7 @@ def test_a_layer_without_a_tensor_is_refused() -> None:
             return x, x
 
     net = nn.Sequential(Two())
-    with pytest.raises(LayerError, match=r"'0' gives a tuple \(Two\), not one map per image"), tapped(net, ("0",)):
+    with pytest.raises(LayerError, match=r"'0' returned a tuple \(Two\), not one map per image"), tapped(net, ("0",)):
         net(images(1))
     assert not net[0]._forward_hooks
 
@@ -47,7 +47,7 @@ def test_a_layer_that_takes_no_part_is_refused() -> None:
     net = Plain()
     net.add_module("spare", nn.Conv2d(1, 1, 1))
     with (
-        pytest.raises(LayerError, match="'spare' took no part"),
+        pytest.raises(LayerError, match="'spare' did not run"),
         watched(net, ("spare",)) as watch,
     ):
         watch(images(1))

@@ -96,7 +96,7 @@ def test_labels_given_as_a_tensor() -> None:
     by_name = describe(net, data, layers=("conv2",), labels="true")
     by_value = describe(net, TensorDataset(data.tensors[0]), layers=("conv2",), labels=data.tensors[1])
     assert torch.equal(by_name.scores, by_value.scores)
-    with pytest.raises(ArgumentError, match="must be 6 whole numbers"):
+    with pytest.raises(ArgumentError, match="must be 6 integers"):
         describe(net, data, layers=("conv2",), labels=torch.zeros(5, dtype=torch.long))
 
 
@@ -116,7 +116,7 @@ def test_density_alone_is_refused() -> None:
 def test_labels_out_of_range_are_named(bad: int) -> None:
     data = labeled(5)
     data.tensors[1][2] = bad
-    with pytest.raises(LabelError, match=rf"4 classes, so labels must be 0 to 3; found {bad} at index 2"):
+    with pytest.raises(LabelError, match=rf"4 classes, so labels must be 0 to 3, but found {bad} at index 2"):
         describe(Plain(), data, layers=("conv1",), labels="true")
 
 
@@ -181,7 +181,7 @@ def test_a_layer_off_the_way_is_named_in_the_error() -> None:
             self.side(x)
             return super().forward(x)
 
-    with pytest.raises(LayerError, match="No gradient of the logits reaches some tapped layer"):
+    with pytest.raises(LayerError, match="No gradient of the logits reaches one of the layers"):
         describe(Side(), labeled(3), layers=("side",))
 
 
@@ -229,7 +229,7 @@ def test_a_model_that_normalizes_in_place_sees_the_same_images_again() -> None:
 
 
 def test_models_whose_layers_cannot_be_tapped() -> None:
-    with pytest.raises(ModelError, match="wrapped in DataParallel. Give the model inside: model.module"):
+    with pytest.raises(ModelError, match="wrapped in DataParallel. Give the inner model: model.module"):
         describe(nn.DataParallel(Plain()), labeled(2), layers=("module.conv1",))
 
 
@@ -242,7 +242,7 @@ def test_nan_images_are_named_before_a_label_is_estimated() -> None:
 
 def test_monte_carlo_labels_need_images() -> None:
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    with pytest.raises(ArgumentError, match=r"rotate images \(N, C, H, W\); these are \(4, 6\)"):
+    with pytest.raises(ArgumentError, match=r"need images of shape \(N, C, H, W\), not \(4, 6\)"):
         describe(net, list(torch.randn(4, 6)), layers=("0",), labels="trace")
 
 

@@ -45,7 +45,8 @@ def test_a_selection_writes_names_as_text(name: str, tmp_path: Path) -> None:
         paths = (name, name)
 
     one = torch.tensor([1])
-    chosen = Selection(one, torch.tensor([-2.5]), one, one, ("a",), 1, pool=Named(), validation=Named())
+    reasons = (torch.tensor([-2.5]), one, one, torch.ones(1, 2) / 2, one)
+    chosen = Selection(one, *reasons, ("a",), 1, pool=Named(), validation=Named())
     chosen.save(tmp_path / "picks.csv")
     with (tmp_path / "picks.csv").open(newline="", encoding="utf-8") as file:
         _, row = csv.reader(file)
@@ -86,5 +87,5 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.
 def test_a_file_that_is_a_hole_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "hole").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(DataError, match="claims 1,099,511,627,776 bytes, but only 0 are stored"):
+    with pytest.raises(DataError, match="hole has a size of 1,099,511,627,776 bytes, but only 0 are stored on disk"):
         open_regular(tmp_path / "hole")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rarefish.descriptors import Descriptors
-from rarefish.kernels import KERNELS, similarity, standardize, standardize_rows
+from rarefish.kernels import KERNELS, largest_similarity, similarity, standardize, standardize_rows
 from tests.reference import kernel_value
 
 
@@ -41,6 +41,17 @@ def test_equals_the_formula_pair_by_pair(kernel: str, widths: tuple[int, ...]) -
     torch.testing.assert_close(fast, torch.tensor(slow, dtype=torch.float64), atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_largest_similarity_bounds_the_kernel_and_is_that_of_an_image_with_itself(kernel: str) -> None:
+    one_layer, layers = random_descriptors(40, (5,)), random_descriptors(40, (3, 5))
+    itself = similarity(standardize(one_layer), standardize(one_layer), kernel).diagonal()
+    torch.testing.assert_close(itself, torch.full_like(itself, largest_similarity(5, kernel)))
+    assert (
+        float(similarity(standardize(layers), standardize(layers), kernel).max())
+        <= largest_similarity(8, kernel) + 1e-9
+    )
+
+
 def test_product_is_the_inner_product_of_block_gradients() -> None:
     """⟨g zᵀ, g' z'ᵀ⟩ = (g·g')(z·z'): the kernel of the paper's appendix."""
     points = standardize(random_descriptors(5, (4,)))
@@ -69,6 +80,12 @@ def test_tiny_float32_scores_keep_their_direction() -> None:
 @pytest.mark.parametrize("level", [0.0, 1.0, 0.1, 1e30])
 def test_a_flat_row_becomes_zero(level: float) -> None:
     assert torch.equal(standardize_rows(torch.full((2, 7), level)), torch.zeros(2, 7))
+
+
+def test_what_rounding_leaves_of_a_flat_row_is_no_direction() -> None:
+    row = torch.full((1, 7), 0.1)
+    row[:, ::2] = torch.nextafter(row[:, ::2], torch.tensor(1.0))
+    assert torch.equal(standardize_rows(row), torch.zeros(1, 7))
 
 
 def test_rows_can_be_taken_out() -> None:

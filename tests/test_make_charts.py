@@ -18,7 +18,7 @@ FIRST = Record(
     accuracy=0.25,
     rare_recall=0.0,
     recall=(),
-    bought=(),
+    new_labels=(),
     select_s=0.0,
     train_s=0.0,
     validation_size=100,
@@ -49,6 +49,29 @@ def test_settings_that_vary_are_curves_of_their_own(folder: Path) -> None:
     assert figure.axes[0].get_title(loc="left") == "Recall on the rare classes"
 
 
+def test_baselines_are_dashed_lines_of_a_chart(folder: Path) -> None:
+    records = [
+        replace(
+            FIRST,
+            method="trusted",
+            round=0,
+            labels_spent=0,
+            accuracy=0.5 + 0.25 * seed,
+            seed=seed,
+            validation_size=size,
+        )
+        for size in (100, 300)
+        for seed in (0, 1)
+    ]
+    path = folder / "some.csv"
+    path.write_text(path.read_text() + to_csv(records).partition("\n")[2])
+    curve, line = make_charts.draw("some.csv", {"validation_size": "300", "methods": "random"}, folder).axes[0].lines
+    assert curve.get_label() == "random" and (line.get_label(), line.get_linestyle()) == ("trusted", "--")
+    assert np.asarray(line.get_xydata()).tolist() == [[0, 0.625], [20, 0.625]]
+    both = make_charts.draw("some.csv", {}, folder).axes[0].lines
+    assert [line.get_label() for line in both[2:]] == ["trusted, M=100", "trusted, M=300"]
+
+
 def test_the_same_chart_is_the_same_file(folder: Path) -> None:
     for name in ("a.png", "b.png"):
         make_charts.save(make_charts.draw("some.csv", {}, folder), folder / name)
@@ -74,5 +97,9 @@ def test_charts_of_a_page_stand_below_their_wish_and_are_those_of_the_tables(pag
         assert re.search(rf"picture={re.escape(name)}; .*? -->\n\n!\[[^]]+\]\(\.\./images/{re.escape(name)}\)", text)
         labels = [str(line.get_label()) for line in drawn.axes[0].lines]
         assert all(any(label.startswith(method) for label in labels) for method in wish["methods"].split("|"))
+        records, _ = make_charts.collect(make_charts.FOLDER / part for part in file.split("+"))
+        dashed = {str(line.get_label()) for line in drawn.axes[0].lines if line.get_linestyle() == "--"}
+        baselines = {record.method for record in make_charts.wanted_baselines(records, wish)}
+        assert {label.partition(", M=")[0] for label in dashed} == baselines
         shown = make_charts.shown_in(make_charts.FOLDER.parent / "images" / name)
         assert shown == make_charts.fingerprint(drawn), f"{name}: run `python tools/make_charts.py {name}`"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rarefish.descriptors import Descriptors
-from rarefish.kernels import Standardized, similarity, standardize
+from rarefish.kernels import KERNELS, Standardized, similarity, standardize
 from rarefish.matching import (
     Matches,
     Picks,
@@ -18,10 +18,13 @@ from rarefish.matching import (
     distinct,
     first_depth,
     first_occurrences,
+    fixed_uniforms,
     match,
     match_batches,
     merge,
     pack,
+    sample_by_weight,
+    smallest_priority,
     unpack_index,
     unpack_similarity,
 )
@@ -54,6 +57,7 @@ def pool_with_copies(num: int, copies: int, seed: int) -> Descriptors:
     extra_depth=st.integers(0, 5),
     seed=st.integers(0, 10_000),
     is_weighed=st.booleans(),
+    kernel=st.sampled_from(sorted(KERNELS)),
     data=st.data(),
 )
 @settings(max_examples=200, deadline=None)
@@ -66,25 +70,26 @@ def test_any_batching_order_sharding_and_depth_give_algorithm_1(
     extra_depth: int,
     seed: int,
     is_weighed: bool,
+    kernel: str,
     data: st.DataObject,
 ) -> None:
     pool = pool_with_copies(num, copies, seed)
     if is_weighed:
-        chances = torch.rand(len(pool), 3, generator=torch.Generator().manual_seed(seed)).pow(4)
-        pool = replace(pool, posterior=chances / chances.sum(dim=1, keepdim=True))
+        weights = torch.rand(len(pool), 3, generator=torch.Generator().manual_seed(seed)).pow(4)
+        pool = replace(pool, posterior=weights / weights.sum(dim=1, keepdim=True))
     budget = data.draw(st.integers(1, len(pool)))
     centers = standardize(random_descriptors(num_centers, seed=seed + 1))
     classes = torch.arange(num_centers) % 3
     depth = min(budget + extra_depth, len(pool))
     order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed + 2))
     parts = [
-        merge((match(pool[rows], centers, classes, "fisher", depth) for rows in shard.split(batch)), depth)
+        merge((match(pool[rows], centers, classes, kernel, depth) for rows in shard.split(batch)), depth)
         for shard in order.chunk(shards)
     ]
     picks = distinct(merge(parts, depth), budget)
-    full = similarity(centers, standardize(pool), "fisher")
-    chances = pool.posterior[:, classes].T.tolist() if is_weighed else None
-    expected = distinct_loop(full, pool.index.tolist(), budget, chances)
+    full = similarity(centers, standardize(pool), kernel)
+    probabilities = pool.posterior[:, classes].T.tolist() if is_weighed else None
+    expected = distinct_loop(full, pool.index.tolist(), budget, probabilities)
     assert list(zip(picks.index.tolist(), picks.center.tolist(), strict=True)) == expected
     row_of = {int(i): row for row, i in enumerate(pool.index)}
     rows = [row_of[i] for i in picks.index.tolist()]
@@ -173,6 +178,18 @@ def test_one_pass_is_enough_where_no_plausible_image_is_left() -> None:
     assert depths == [2, 4, 5][: len(depths)] and len(depths) > 1
 
 
+def test_a_table_is_deepened_as_long_as_plausible_images_may_be_left() -> None:
+    """Two per center fill the budget, but the second center's second is not plausible; the first center's third is."""
+    similarity = torch.tensor([[9.0, 8.0, 7.0, -2e30, -3e30], [-2e30, -2e30, -2e30, 5.0, -1.5e30]])
+    ranked = pack(similarity, torch.arange(5)).sort(dim=1, descending=True).values
+
+    def score(depth: int, taken: Tensor) -> Matches:
+        assert not len(taken)
+        return Matches(ranked[:, :depth], torch.zeros_like(ranked[:, :depth]))
+
+    assert find_distinct(score, depth=2, budget=4).index.tolist() == [0, 3, 1, 2]
+
+
 def test_a_large_batch_is_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     pool, centers = random_descriptors(50, seed=1), standardize(random_descriptors(3, seed=2))
     whole = match(pool, centers, torch.zeros(3, dtype=torch.long), "fisher", 7)
@@ -200,3 +217,29 @@ def test_first_occurrences(values: list[int]) -> None:
     rows = first_occurrences(torch.tensor(values, dtype=torch.long)).tolist()
     assert [values[row] for row in rows] == list(dict.fromkeys(values))
     assert rows == sorted(rows)
+
+
+def test_fixed_uniforms_are_spread_evenly_and_independent_of_their_neighbours() -> None:
+    u = fixed_uniforms(torch.arange(20_000))
+    assert float(u.min()) > 0 and float(u.max()) <= 1
+    assert torch.histc(u, 10, 0, 1).sub(2000).abs().max() < 200  # five standard deviations
+    assert torch.corrcoef(torch.stack([u[:-1], u[1:]]))[0, 1].abs() < 0.04
+    assert torch.equal(fixed_uniforms(torch.tensor([7, 3])), u[[7, 3]])
+
+
+def test_sums_over_the_sample_estimate_sums_over_the_pool() -> None:
+    """Of heavy and of light images, for pools that start at different indices."""
+    generator = torch.Generator().manual_seed(0)
+    weight, is_light = torch.rand(400, generator=generator) ** 6, torch.arange(400) % 3 > 0
+    images, found = replace(random_descriptors(400), posterior=weight[:, None].expand(400, 1)), []
+    for pool in range(200):
+        described = replace(images, index=torch.arange(400) + 400 * pool)
+        table = sample_by_weight([described[:150], described[150:]], 60)
+        rows = unpack_index(table.key[0]) - 400 * pool
+        assert len(rows.unique()) == 60
+        raised = weight[rows].clamp_min(smallest_priority(table, 400))
+        found.append([float(raised[is_light[rows]].sum()), float(raised.sum())])
+    expected = [float(weight[is_light].sum()), float(weight.sum())]
+    assert torch.tensor(found).mean(dim=0).tolist() == pytest.approx(expected, rel=0.03)
+    whole = sample_by_weight([images], 400)
+    assert smallest_priority(whole, 400) == 0.0 and whole.key.shape == (1, 400)

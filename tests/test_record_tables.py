@@ -1,12 +1,13 @@
 """Tables of records: what was there stays, and a cell comes from one source whole."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import record_tables
 
-from rarefish.active_learning.records import Record, to_csv, to_line
+from rarefish.active_learning.records import COLUMNS, Record, to_csv, to_line
 
 ROUND = Record(
     method="random",
@@ -16,7 +17,7 @@ ROUND = Record(
     accuracy=0.5,
     rare_recall=0.1,
     recall=(),
-    bought=(),
+    new_labels=(),
     select_s=0.25,
     train_s=1.5,
     validation_size=100,
@@ -37,6 +38,7 @@ def write_table(path: Path, records: list[Record]) -> Path:
 def write_run(folder: Path, records: list[Record]) -> Path:
     (folder / "records").mkdir(parents=True)
     (folder / "records" / "cell.jsonl").write_text("".join(map(to_line, records)))
+    (folder / "settings.json").write_text(json.dumps({"rare": [7, 8]}))
     return folder
 
 
@@ -45,6 +47,25 @@ def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
     records, passes = record_tables.collect([path])
     assert to_csv(records) == path.read_text()
     assert passes == {("random", "100", "1", "1"): 7, ("random", "100", "1", "2"): 7}
+
+
+def test_counts_and_commits_are_kept_and_old_tables_lack_them(tmp_path: Path) -> None:
+    """Runs of older versions have labels but no counts; tables of older versions have neither."""
+    first, second = rounds(0, 2)
+    run = write_run(
+        tmp_path / "run", [replace(first, new_labels=(1, 7, 8)), replace(second, new_labels=(8, 1), commit="abc+")]
+    )
+    records, _ = record_tables.collect([run])
+    (tmp_path / "new.csv").write_text(to_csv([replace(records[0], pseudo_accuracy=0.25), records[1]]))
+    found = record_tables.read_table(tmp_path / "new.csv")
+    assert [(r.rare_labeled, r.rare_labeled_so_far, r.pseudo_accuracy, r.commit) for r in found] == [
+        (2, 2, 0.25, ""),
+        (1, 3, None, "abc+"),
+    ]
+    old = to_csv(rounds(0, 1), COLUMNS[: COLUMNS.index("rare_labeled")])
+    (tmp_path / "old.csv").write_text(old)
+    (only,) = record_tables.read_table(tmp_path / "old.csv")
+    assert (only.rare_labeled, only.rare_labeled_so_far, only.pseudo_accuracy, only.commit) == (None, None, None, "")
 
 
 def test_of_a_cell_in_two_sources_the_first_counts_whole(tmp_path: Path) -> None:

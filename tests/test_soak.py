@@ -48,4 +48,4 @@ def test_lost_and_foreign_answers_are_found(tmp_path: Path) -> None:
     del person.rows["ticket-0002"], person.rows["ticket-0001"]
     assert find_wrong(store, [person]) == ["ticket-0001 is there and was not acknowledged"]
     person.given[0] = (person.given[0][0], images[0], 2)
-    assert "the standing answers differ" in find_wrong(store, [person])[1]
+    assert "the current answers differ" in find_wrong(store, [person])[1]

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from rarefish.data.lazy_images import Stored
 from rarefish.distributed import torchrun as distributed
+from rarefish.training.config import Training
 from rarefish.training.jobs import FitAll, Job
-from rarefish.training.loop import Present, Training, show_as_is
+from rarefish.training.loop import Present, show_as_is
 from rarefish.training.rotation import show_rotations
 from tests.cases import IMAGE, NUM_CLASSES, Plain
 
@@ -37,14 +38,14 @@ def train(fit_all: FitAll, present: Present = show_as_is, files: list[Files] | N
     With `files`, the images are read one by one, from what is put there.
     """
     torch.manual_seed(0)
-    model, chance = Plain().double(), torch.Generator().manual_seed(1)
-    images, labels = torch.randn(24, *IMAGE, generator=chance).double(), torch.arange(24) % NUM_CLASSES
+    model, generator = Plain().double(), torch.Generator().manual_seed(1)
+    images, labels = torch.randn(24, *IMAGE, generator=generator).double(), torch.arange(24) % NUM_CLASSES
     training = Training(epochs=3, batch_size=7, shift=1, flip=True)
     if files is not None:
         files.append(Files(images.flip(0)))
-        fit_all([Job(model, Stored(files[0], range(23, -1, -1)), labels, training, chance, present)])
+        fit_all([Job(model, Stored(files[0], range(23, -1, -1)), labels, training, generator, present)])
     else:
-        fit_all([Job(model, images, labels, training, chance, present)])
+        fit_all([Job(model, images, labels, training, generator, present)])
     return model
 
 
@@ -53,9 +54,9 @@ def train_norms(fit_all: FitAll) -> dict[str, Tensor]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(IMAGE[0], 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(NUM_CLASSES))
     model(torch.zeros(2, *IMAGE))
-    chance = torch.Generator().manual_seed(1)
-    images, labels = torch.randn(24, *IMAGE, generator=chance), torch.arange(24) % NUM_CLASSES
-    fit_all([Job(model, images, labels, Training(epochs=2, batch_size=8), chance)])
+    generator = torch.Generator().manual_seed(1)
+    images, labels = torch.randn(24, *IMAGE, generator=generator), torch.arange(24) % NUM_CLASSES
+    fit_all([Job(model, images, labels, Training(epochs=2, batch_size=8), generator)])
     return model.state_dict()
 
 

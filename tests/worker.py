@@ -31,9 +31,9 @@ class Slow(TensorDataset):
 
 
 def parts(num_pool: int) -> tuple[torch.Tensor, TensorDataset]:
-    chance = torch.Generator().manual_seed(3)
-    validation = TensorDataset(torch.randn(30, *IMAGE, generator=chance), torch.arange(30) % NUM_CLASSES)
-    return torch.randn(num_pool, *IMAGE, generator=chance), validation
+    generator = torch.Generator().manual_seed(3)
+    validation = TensorDataset(torch.randn(30, *IMAGE, generator=generator), torch.arange(30) % NUM_CLASSES)
+    return torch.randn(num_pool, *IMAGE, generator=generator), validation
 
 
 def main() -> None:
@@ -48,6 +48,7 @@ def main() -> None:
     )
     chosen = select(model, pool, validation, budget=12, labels=labels, batch_size=4, device=device, executor=executor)
     (Path(folder) / f"picks-{distributed.rank()}-of-{distributed.num_ranks()}").write_text(str(chosen.rows()))
+    torch.save(chosen.class_probabilities, Path(folder) / f"classes-{distributed.rank()}.pt")
     distributed.leave()
     left = [name.read_text() for name in Path("/proc/self/task").glob("*/comm") if "gloo" in name.read_text()]
     assert not left, f"threads of the group outlive it and may abort the process at its end: {left}"

@@ -16,9 +16,9 @@ CLASSES = ("cat", "dog", "owl")
 
 def draw(path: Path, kind: int, seed: int, size: int = 24) -> None:
     """A picture that a small network can tell: a bright bar, lying, standing or slanting, on noise."""
-    chance = np.random.default_rng(seed)
-    pixels = chance.integers(0, 90, (size, size, 3))
-    at = int(chance.integers(4, size - 6))
+    rng = np.random.default_rng(seed)
+    pixels = rng.integers(0, 90, (size, size, 3))
+    at = int(rng.integers(4, size - 6))
     places = np.arange(size)
     rows = [np.full(size, at), places, (places + at) % size][kind]
     columns = [places, np.full(size, at), places][kind]
@@ -68,12 +68,14 @@ def add_round(store: Store, count: int) -> None:
             "ORDER BY id LIMIT ?",
             (count,),
         ).fetchall()
-        centers = connection.execute("SELECT id, class FROM image WHERE part = 'validation' ORDER BY id").fetchall()
+        centers = connection.execute(
+            "SELECT id, class FROM image WHERE part = 'validation' AND state = 'ready' ORDER BY id"
+        ).fetchall()
         for rank, (image,) in enumerate(images):
             center = centers[rank % len(centers)]
             wrong = (center["class"] + 1) % len(CLASSES)
-            chances = json.dumps([[center["class"], 0.7], [wrong, 0.3]])
+            probabilities = json.dumps([[center["class"], 0.7], [wrong, 0.3]])
             connection.execute(
                 "INSERT INTO pick VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1)",
-                (image, number, rank, center["id"], wrong, 100.0 - rank, wrong, chances),
+                (image, number, rank, center["id"], wrong, 1 - rank / 100, wrong, probabilities),
             )

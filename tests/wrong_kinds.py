@@ -13,19 +13,19 @@ from rarefish import RarefishError, select
 from tests.cases import Plain, labeled
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"exclude": torch.zeros(30, dtype=torch.bool)}, "exclude is a mask of True and False"),
-    ({"exclude": np.zeros(30, dtype=bool)}, "exclude is a mask of True and False"),
-    ({"exclude": [1.5]}, "whole numbers; found 1.5"),
-    ({"exclude": [True, False]}, "whole numbers; found True, False"),
-    ({"budget": 3.0}, "budget is 3.0; give a whole number"),
-    ({"budget": True}, "budget is True"),
+    ({"exclude": torch.zeros(30, dtype=torch.bool)}, "exclude is a boolean mask"),
+    ({"exclude": np.zeros(30, dtype=bool)}, "exclude is a boolean mask"),
+    ({"exclude": [1.5]}, "integers, but found 1.5"),
+    ({"exclude": [True, False]}, "integers, but found True, False"),
+    ({"budget": 3.0}, "budget must be an integer, not 3.0"),
+    ({"budget": True}, "budget must be an integer, not True"),
     ({"layers": ()}, "at least one name"),
     ({"kernel": ["fisher"]}, "no kernel"),
     ({"labels": ["true"]}, "no label estimator"),
     ({"precision": torch.bfloat16}, "no precision"),
     ({"pool": "pictures/"}, "The pool is a path, 'pictures/'"),
-    ({"model": lambda x: x}, "The model is a function; give an nn.Module"),
-    ({"model": lambda x: x, "layers": None}, "The model is a function; give an nn.Module"),
+    ({"model": lambda x: x}, "The model is a function. Give an nn.Module"),
+    ({"model": lambda x: x, "layers": None}, "The model is a function. Give an nn.Module"),
 ]
 ARGUMENTS: dict[str, Any] = {
     "model": Plain(),

@@ -1,7 +1,8 @@
 """Round trip with a real Label Studio server on loopback: python tools/label_studio.py [FOLDER_FOR_ITS_ENVIRONMENT].
 
-Installs the package label-studio into an environment of its own, starts it over an empty data folder, pushes picks,
-annotates them through its API, pulls the answers and compares, with a legacy and with a personal token.
+Installs the package label-studio into a separate environment, starts it with an empty data folder, pushes picks,
+annotates them through its API, pulls the answers and compares them, once with a legacy token and once with a personal
+one.
 """
 
 import os
@@ -24,12 +25,12 @@ from tests.exchange.labeled_workspaces import answers, asked, make_labeled, rows
 from tests.workspaces import make_workspace  # noqa: E402
 
 from rarefish.errors import RarefishError  # noqa: E402
-from rarefish.exchange.export import export  # noqa: E402
+from rarefish.exchange.exporter import export  # noqa: E402
 from rarefish.exchange.formats.label_studio import find_answers, to_config  # noqa: E402
-from rarefish.exchange.import_labels import import_parsed_labels  # noqa: E402
+from rarefish.exchange.importer import import_parsed_labels  # noqa: E402
+from rarefish.exchange.label_parsing import read_json  # noqa: E402
 from rarefish.exchange.label_studio_api import Server, call  # noqa: E402
 from rarefish.exchange.label_studio_sync import pull, push  # noqa: E402
-from rarefish.exchange.parsed_labels import read_json  # noqa: E402
 from rarefish.workspace.store import Store  # noqa: E402
 
 USER = "ann@example.org"

@@ -1,11 +1,11 @@
-"""Draws the charts of the results pages from the tables beside them.
+"""Draws the charts of the results pages from the tables of records beside them.
 
-    python tools/make_charts.py                       all of them
-    python tools/make_charts.py svhn_100x.png …       these
+    python tools/make_charts.py                       all charts
+    python tools/make_charts.py svhn_100x.png …       only these charts
 
-In a page, `<!-- chart: FILE.csv; picture=NAME.png; ours=METHOD; … -->` is one of curves; columns, `methods`, `figure`
-and `paper` as in `make_results.py`. What was bought, confusion and t-SNE need the run itself, whose records hold more
-than a table: `rarefish report RUN --format png`.
+In a page, `<!-- chart: FILE.csv; picture=NAME.png; ours=METHOD; … -->` requests a chart of learning curves. Columns,
+`methods`, `figure` and `paper` are as in `make_results.py`. Charts of labels per class, confusion and t-SNE need the
+run itself, whose records contain more than a table: `rarefish report RUN --format png`.
 """
 
 import io
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_results import FOLDER, PAPER, pages, read_wish, wanted
+from make_results import FOLDER, PAPER, pages, read_wish, spent_in, wanted, wanted_baselines
 from matplotlib.figure import Figure
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -25,7 +25,7 @@ from record_tables import collect
 
 from rarefish.io import replace_whole
 from rarefish.report.charts import draw_lines
-from rarefish.report.curves import curve, methods_of, name_apart
+from rarefish.report.curves import by_settings, constant, curve, methods_of, name_apart, split_baselines
 from rarefish.report.run_data import read_paper
 
 SHOWS = "figures"
@@ -42,12 +42,13 @@ def wished(page: str) -> Iterator[tuple[str, dict[str, str]]]:
 def draw(file: str, wish: dict[str, str], folder: Path = FOLDER) -> Figure:
     """Draws curves with their spread, one per method and per combination of settings that vary."""
     records, _ = collect(folder / name for name in file.split("+"))
-    own = wanted(records, wish)
-    named, figure = name_apart(own), wish.get("figure", "accuracy")
+    own, figure = by_settings(wanted(records, wish)), wish.get("figure", "accuracy")
+    named, baselines = split_baselines(name_apart([*own, *wanted_baselines(records, wish)]))
     paper = read_paper(PAPER, wish["paper"], list(zip(own, named, strict=True))) if "paper" in wish else []
     methods = methods_of(named)
     curves = [curve(named, method, figure) for method in methods]
-    return draw_lines(curves, TITLES[figure], methods, ours=wish.get("ours", ""), paper=paper)
+    levels = [constant(baselines, method, figure, spent_in(own)) for method in methods_of(baselines)]
+    return draw_lines(curves, TITLES[figure], methods, ours=wish.get("ours", ""), paper=paper, baselines=levels)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -1,18 +1,18 @@
 """Makes the tables of records beside the results pages, from runs and from existing tables."""
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from rarefish.active_learning.records import Record, read_records
+from rarefish.active_learning.records import Record, count_rare, read_records, read_settings
 from rarefish.io import write_whole
 
 PASSES = ("method", "validation_size", "imbalance", "round")
-NUMBERS = {"seed": int, "round": int, "labels_spent": int, "validation_size": int, "imbalance": int} | dict.fromkeys(
-    ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy"), float
-)
+INTEGERS = ("seed", "round", "labels_spent", "validation_size", "imbalance", "rare_labeled", "rare_labeled_so_far")
+FRACTIONS = ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy", "pseudo_accuracy")
+NUMBERS: dict[str, Callable[[str], Any]] = {**dict.fromkeys(INTEGERS, int), **dict.fromkeys(FRACTIONS, float)}
 
 Passes = dict[tuple[str, ...], int]
 """Passes over the pool per round, keyed by the values of the columns PASSES."""
@@ -34,15 +34,20 @@ def collect(sources: Iterable[Path]) -> tuple[list[Record], Passes]:
 
 
 def read_run(folder: Path) -> list[Record]:
-    return [record for path in sorted((folder / "records").glob("*.jsonl")) for record in read_records(path)]
+    """Returns the records of a run, with the counts of rare labels."""
+    cells = [read_records(path) for path in sorted((folder / "records").glob("*.jsonl"))]
+    rare = read_settings(folder)["rare"] if cells else []
+    return [record for rows in cells for record in count_rare(rows, rare)]
 
 
 def read_table(path: Path) -> list[Record]:
-    """Returns the records of a CSV file; recall and labels, which it lacks, are empty."""
+    """Returns the records of a CSV file; empty cells, missing columns, recall and labels have their default."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    made: list[dict[str, Any]] = [{name: NUMBERS.get(name, str)(row[name]) for name in row} for row in rows]
-    return [Record(recall=(), bought=(), **row) for row in made]
+    made: list[dict[str, Any]] = [
+        {name: NUMBERS.get(name, str)(cell) for name, cell in row.items() if cell} for row in rows
+    ]
+    return [Record(recall=(), new_labels=(), **row) for row in made]
 
 
 def join(tables: Iterable[list[Record]]) -> list[Record]:

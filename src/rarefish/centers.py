@@ -1,8 +1,9 @@
-"""Centers: a few failures that represent all of them."""
+"""Choose a few points that represent many: centers of the failures, and pool images that cover weighted targets."""
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from rarefish.kernels import Standardized, similarity
 
@@ -12,8 +13,8 @@ def k_center(
 ) -> Int[Tensor, " count"]:
     """Returns the rows of `count` points that cover all others, in the order chosen, by greedy k-center.
 
-    The first is drawn at random; each next one is the point least similar to those already chosen. Rows stay tensors,
-    so that the device is never synchronized.
+    The first is random; each further point is the one least similar to those already chosen. Rows stay tensors, so that
+    the device is never synchronized.
     """
     if count >= len(points):
         return torch.arange(len(points), device=points.features[0].device)
@@ -27,3 +28,60 @@ def k_center(
         closest_N = closest_N.index_fill(0, row, torch.inf)
         rows.append(row)
     return torch.cat(rows)
+
+
+WIDTH = 0.8
+"""Difference of cosine similarity over which the similarity for coverage falls by a factor of e."""
+AT_ONCE = 64
+"""Number of candidates whose gains are updated together."""
+BLOCK = 512
+"""Number of rows of the table of similarities that are computed together."""
+
+
+def directions(
+    features: Float[Tensor, "N D"], mean: Float[Tensor, " D"], scale: Float[Tensor, " D"]
+) -> Float[Tensor, "N D"]:
+    """Returns standardized features scaled to length 1."""
+    return normalize((features.float() - mean) / scale, dim=1)
+
+
+def closeness(a: Float[Tensor, "A D"], b: Float[Tensor, "B D"]) -> Float[Tensor, "A B"]:
+    """Returns a similarity between 0 and 1 of unit vectors, which decreases exponentially with their distance."""
+    return (a @ b.T).sub_(1).div_(WIDTH).exp_()
+
+
+def closeness_between(points: Float[Tensor, "N D"]) -> Float[Tensor, "N N"]:
+    """Returns `closeness(points, points)`; since it is symmetric, only one half is computed."""
+    between_NN = points.new_empty(len(points), len(points))
+    for first in range(0, len(points), BLOCK):
+        last = first + BLOCK
+        between_NN[first:last, first:] = closeness(points[first:last], points[first:])
+        between_NN[last:, first:last] = between_NN[first:last, last:].T
+    return between_NN
+
+
+def cover(
+    points: Float[Tensor, "N D"], weight: Float[Tensor, " N"], known: Float[Tensor, "L D"], count: int
+) -> Int[Tensor, " count"]:
+    """Returns the rows of `count` points that cover the weighted points best, given known points, in greedy order.
+
+    A point is covered by the closest known or chosen one. Each choice is the point that increases the weighted sum of
+    the coverage most. Since gains can only decrease, only the largest ones are updated (Minoux, 1978).
+    """
+    between_NN = closeness_between(points)
+    covered_N = torch.zeros_like(weight)
+    for some in known.split(BLOCK) if len(known) else ():
+        covered_N = torch.maximum(covered_N, closeness(some, points).amax(dim=0))
+    gain_N = torch.cat([(some - covered_N).clamp_min_(0) @ weight for some in between_NN.split(BLOCK)])
+    rows: list[int] = []
+    while len(rows) < count:
+        some = gain_N.topk(min(AT_ONCE, len(points))).indices
+        gain_N[some] = gain_N[some].clamp_max((between_NN[some] - covered_N).clamp_min_(0) @ weight)
+        is_best = gain_N[some] == gain_N.max()
+        if not is_best.any():
+            continue
+        row = int(some[is_best].min())  # points with equal gains would otherwise be updated forever
+        rows.append(row)
+        covered_N = torch.maximum(covered_N, between_NN[row])
+        gain_N[row] = -torch.inf
+    return torch.tensor(rows, dtype=torch.long, device=points.device)

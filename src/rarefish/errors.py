@@ -1,17 +1,19 @@
-"""The errors a user can cause, as a tree. Each text says what is wrong, with the numbers, and the way out.
+"""The errors that users can cause. Each message says what is wrong, with the numbers, and how to fix it.
 
-    RarefishError                 everything below: catch this one
-    ├── ArgumentError             a setting that cannot work: budget, kernel, labels, exclude …
-    │   └── LayerError            a layer that is not there, or that gives no tensor
-    ├── DataError                 a data set that is empty, or whose items are not (image, label)
-    │   └── LabelError            a label that is missing or out of range
-    ├── ModelError                a model whose output is not (images, classes) logits
-    ├── WorkspaceError            a workspace that is not there, is in use, damaged, or of another version
-    └── NotFiniteError            NaN or infinity in features, scores or logits; names the images
+    RarefishError                 base class of all errors below
+    ├── ArgumentError             invalid argument: budget, kernel, labels, exclude …
+    │   ├── LayerError            layer that does not exist or does not return a tensor
+    │   └── OtherModelError       file of embeddings that another model has computed
+    ├── DataError                 dataset that is empty, or whose items are not (image, label)
+    │   └── LabelError            label that is missing or out of range
+    ├── ModelError                model whose output is not logits of shape (images, classes)
+    ├── WorkspaceError            workspace that is missing, in use, damaged, or of another version
+    └── NotFiniteError            NaN or infinity in features, scores or logits
 
-Warnings, not errors:
-    UnstableDataWarning           a data set that gives another image on the second read
-    IntegerImagesWarning          images in whole numbers, which most models were not trained on
+Warnings:
+    UnstableDataWarning           dataset that returns a different image on a second read
+    IntegerImagesWarning          integer images, on which most models were not trained
+    EmptyEmbeddingsWarning        embeddings that are all zero and therefore have no direction
 """
 
 import difflib
@@ -19,47 +21,55 @@ from collections.abc import Iterable
 
 
 class RarefishError(Exception):
-    """Anything the user can mend."""
+    """Base class of all errors that users can cause and fix."""
 
 
 class ArgumentError(RarefishError, ValueError):
-    """A setting that cannot work."""
+    """An argument is invalid."""
 
 
 class LayerError(ArgumentError):
-    """A layer that is not there, or that gives no tensor."""
+    """A layer does not exist or does not return a tensor."""
+
+
+class OtherModelError(ArgumentError):
+    """A file of embeddings was computed by another model."""
 
 
 class DataError(RarefishError, ValueError):
-    """A data set that is empty, or whose items are not (image, label)."""
+    """A dataset is empty or unreadable, or its items are not (image, label)."""
 
 
 class LabelError(DataError):
-    """A label that is missing or out of range."""
+    """A label is missing or out of range."""
 
 
 class ModelError(RarefishError, TypeError):
-    """A model whose output is not (images, classes) logits."""
+    """A model's output is not logits of shape (images, classes)."""
 
 
 class WorkspaceError(RarefishError):
-    """A workspace that cannot be used."""
+    """A workspace cannot be used."""
 
 
 class NotFiniteError(RarefishError, ArithmeticError):
-    """NaN or infinity where a number must be."""
+    """A value is NaN or infinite."""
 
 
 class UnstableDataWarning(UserWarning):
-    """A data set that gives another image on the second read."""
+    """A dataset returns a different image on a second read."""
 
 
 class IntegerImagesWarning(UserWarning):
-    """Images in whole numbers, which most models were not trained on."""
+    """Images are integers, on which most models were not trained."""
+
+
+class EmptyEmbeddingsWarning(UserWarning):
+    """Embeddings are all zero and therefore have no direction."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence that offers the known names closest to a mistaken one."""
+    """Returns a sentence that suggests the known names closest to an unknown one."""
     known = list(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
@@ -69,17 +79,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def list_some(values: Iterable[object], limit: int = 8) -> str:
-    """The first few of many values, for an error text."""
+    """Returns the first few of many values as text, for an error message."""
     values = list(values)
     more = f" and {len(values) - limit} more" if len(values) > limit else ""
     return ", ".join(str(value) for value in values[:limit]) + more
 
 
 def printable(text: str) -> str:
-    """The text with everything a terminal could trip over spelt out: bytes that are no UTF-8, line breaks, escapes."""
+    """Returns the text with unprintable characters, line breaks and invalid UTF-8 escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """The same of a text whose line breaks are our own."""
+    """Returns the text as `printable` does, but keeps line breaks."""
     return "\n".join(printable(line) for line in text.split("\n"))

@@ -15,18 +15,20 @@ LARGE, SPARSE = 2**28, 64
 
 
 def open_regular(path: Path | str) -> BinaryIO:
-    """Open a regular file for reading bytes; raise DataError for pipes, sockets, devices and folders.
+    """Opens a regular file for reading bytes; raises DataError for pipes, sockets, devices and folders.
 
-    Reading those may never end. Large sparse files are refused too: they need far more memory than disk space.
+    Reading those may never end. Large sparse files are also rejected: they need far more memory than disk space.
     """
     try:
-        _check_kind(path, os.stat(path))  # before opening, since opening some devices has effects
+        _check_kind(path, os.stat(path))  # before opening, since opening some devices has side effects
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
         with ExitStack() as opened:
             opened.enter_context(file)
             _check_kind(path, os.fstat(file.fileno()))  # a pipe may have replaced the file since
             opened.pop_all()
-    except (OSError, ValueError) as error:  # ValueError: a name with a null character
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError is raised for a name with a null character
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DataError(f"{_shown(path)} cannot be read: {reason}.") from error
     return file
@@ -39,24 +41,24 @@ def _check_kind(path: Path | str, status: os.stat_result) -> None:
     stored = status.st_blocks * 512
     if status.st_size >= LARGE and stored * SPARSE < status.st_size:
         raise DataError(
-            f"{_shown(path)} claims {status.st_size:,} bytes, but only {stored:,} are stored: it is mostly a hole. "
-            "Copy the file again."
+            f"{_shown(path)} has a size of {status.st_size:,} bytes, but only {stored:,} are stored on disk: it is "
+            "mostly a hole. Copy the file again."
         )
 
 
 def _shown(path: Path | str) -> str:
-    """Return the name with control characters escaped, so that it is safe to print."""
+    """Returns the name with control characters escaped, so that it is safe to print."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(path))
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""First characters of a formula; some spreadsheets accept full-width signs as well."""
+"""First characters of a formula; some spreadsheets also accept full-width signs."""
 
 
 def to_cell(value: object) -> object:
-    """Return the value to write into a spreadsheet cell: text that would run as a formula gets a leading apostrophe.
+    """Returns the value to write into a spreadsheet cell: text that would run as a formula gets a leading apostrophe.
 
-    So does text that already looks like the result, so that `from_cell` restores every value.
+    Text that already looks like the result also gets one, so that `from_cell` restores every value.
 
     >>> to_cell("=1+1"), to_cell("'=1+1"), to_cell("owl"), to_cell(-0.5)
     ("'=1+1", "''=1+1", 'owl', -0.5)
@@ -65,7 +67,7 @@ def to_cell(value: object) -> object:
 
 
 def from_cell(text: str) -> str:
-    """Return the text that was given to `to_cell`.
+    """Returns the text that was passed to `to_cell`.
 
     >>> from_cell("'=1+1"), from_cell("''=1+1"), from_cell("owl"), from_cell("'owl"), from_cell("-1")
     ('=1+1', "'=1+1", 'owl', "'owl", '-1')
@@ -78,12 +80,12 @@ def _is_formula(text: str) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+    """Writes a text file atomically."""
     replace_whole(path, lambda file: file.write(text.encode()))
 
 
 def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: write a temporary file beside it, flush it to disk and rename it.
+    """Writes a file atomically, by writing a temporary file next to it, flushing it to disk and renaming it.
 
     The temporary file is always new and has an unpredictable name, so that nothing is written through a link.
     """
@@ -95,12 +97,14 @@ def replace_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             os.fsync(file.fileno())
             unfinished.replace(path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk's error names no file
+        raise OSError(
+            error.errno, error.strerror, str(path)
+        ) from error  # the error of a full disk does not name the file
 
 
 @contextmanager
 def _removed(path: Path) -> Iterator[None]:
-    """Remove the file when the block ends, if it still exists."""
+    """Removes the file when the block ends, if it still exists."""
     try:
         yield
     finally:

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 @contextmanager
 def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function (description, done, total) that updates a progress bar.
+    """Yields a function (description, done, total) that updates a progress bar.
 
-    Without a terminal it prints a line at every tenth of the total, or when the description changes.
+    Without a terminal, it prints a line at every tenth of the total and when the description changes.
     """
     from rich.console import Console
     from rich.progress import (
@@ -29,7 +29,7 @@ def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, i
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("left"),
+        TextColumn("remaining"),
         TimeRemainingColumn(elapsed_when_finished=False),
     )
     last_line = [""]
@@ -49,19 +49,31 @@ def rounds_bar(title: str, shown: bool = True) -> Iterator[Callable[[str, int, i
 
 
 def track(
-    items: Iterable[T], *, total: int, title: str, step: Callable[[T], int] = lambda _: 1, shown: bool = True
+    items: Iterable[T],
+    *,
+    total: int,
+    title: str,
+    step: Callable[[T], int] = lambda _: 1,
+    shown: bool = True,
+    unit: str = "",
 ) -> Iterator[T]:
-    """Yield the items, with a progress bar that advances by `step(item)` towards the total."""
+    """Yields the items, with a progress bar that advances by `step(item)` toward the total.
+
+    With a `unit`, such as "images", the bar also shows the number per second.
+    """
     if not (shown and sys.stderr.isatty()):
         yield from items
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    speed = (TextColumn("{task.fields[speed]}"),) if unit else ()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *speed, TimeRemainingColumn())
 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(title, total=total, speed="")
         for item in items:
             yield item
             bar.advance(task, step(item))
+            if unit:
+                bar.update(task, speed=f"{bar.tasks[task].speed or 0:,.0f} {unit}/s")

@@ -4,10 +4,13 @@ import math
 from typing import Any
 
 import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
 from rarefish.acquisitions import Choice, Situation, find_acquisition
 from rarefish.acquisitions.vaal import Vaal
 from rarefish.active_learning.oracles import known_labels
+from rarefish.pseudo_labels.posterior import Posterior
 from tests.cases import Plain, labeled
 
 POOL, VALIDATION, CPU = labeled(30, 1), labeled(12, 2), torch.device("cpu")
@@ -18,6 +21,7 @@ FAST: dict[str, dict[str, Any]] = {
     "mean_std": {"samples": 5},
     "vaal": {"settings": Vaal(steps=2, batch_size=4)},
     "epig": {"samples": 5, "num_targets": 4},
+    **{f"posterior_{how}": {"labels": Posterior(steps=(5, 5))} for how in ("quotas", "entropy", "likeliest")},
 }
 
 
@@ -58,3 +62,35 @@ def slow_statistic(name: str, answers: list[list[float]]) -> float:
         "bald": entropy(mean) - sum(map(entropy, answers)) / T,
         "mean_std": sum(spread) / C,
     }[name]
+
+
+MEANS = 2 * torch.randn(4, 12, generator=seeded(7))
+VECTORS = {"pool": [60, 30, 20, 10], "validation": [12, 6, 14, 8]}
+
+
+def vectors(name: str) -> TensorDataset:
+    """Vectors of overlapping clusters, in random order; no class is as frequent as another."""
+    generator = seeded(len(name))
+    labels = torch.arange(4).repeat_interleave(torch.tensor(VECTORS[name]))
+    labels = labels[torch.randperm(len(labels), generator=generator)]
+    return TensorDataset(MEANS[labels] + 2 * torch.randn(len(labels), 12, generator=generator), labels)
+
+
+def vector_situation(labeled_: tuple[int, ...] = (3, 9, 11, 40, 77), head: nn.Module | None = None) -> Situation:
+    """Vectors with a linear head that gets some of them wrong, or with another head."""
+    torch.manual_seed(0)
+    model = nn.Linear(12, 4)
+    with torch.no_grad():
+        model.weight += MEANS / 20
+    pool = vectors("pool")
+    truth = pool.tensors[1].tolist()
+    return Situation(
+        (head or model,),
+        pool,
+        vectors("validation"),
+        labeled_,
+        (5,),
+        labels=tuple(truth[i] for i in labeled_),
+        ask=known_labels(truth),
+        batch_size=17,
+    )

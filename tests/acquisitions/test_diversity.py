@@ -58,6 +58,22 @@ def test_badge_equals_k_means_plus_plus_on_whole_gradients(num: int, data: st.Da
     assert spread_out(left, right, count, seeded(seed)).tolist() == rows
 
 
+def test_badge_spreads_out_the_gradients_of_the_unlabeled_images() -> None:
+    here = situation()
+    assert isinstance(here.model, Plain)
+    gradients = []
+    for i in here.unlabeled:
+        logits = here.model(POOL.tensors[0][[i]])
+        loss = torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1))
+        gradients += torch.autograd.grad(loss, [here.model.fc.weight])
+    gradients = torch.stack(gradients).flatten(1).double()
+    rows = [int(gradients.square().sum(dim=1).argmax())]
+    for uniform in torch.rand(6, generator=seeded(), dtype=torch.float64).tolist()[:5]:
+        weights = torch.cdist(gradients, gradients[rows]).amin(dim=1).square()
+        rows.append(int((weights.cumsum(dim=0) > uniform * weights.sum()).nonzero()[0]))
+    assert choose("badge", here, 6).indices == [here.unlabeled[row] for row in rows]
+
+
 def test_badge_takes_copies_only_when_nothing_else_is_left() -> None:
     left, right = torch.ones(6, 2), torch.ones(6, 3)
     left[5] *= 2

@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rarefish.acquisitions.galaxy import build_chains, middle_of_shortest_path, sort_chains
 from rarefish.errors import ArgumentError
-from tests.acquisitions.situations import ANSWERS, POOL, choose, situation
+from tests.acquisitions.situations import ANSWERS, POOL, choose, seeded, situation
 
 
 def shortest_path(state: list[int], reach: int) -> int | None:
@@ -68,6 +69,32 @@ def test_acquisitions_that_query_within_a_round_query_only_what_they_choose(name
     assert choose(name, here, budget).indices == asked
     with pytest.raises(ArgumentError, match=f"{title} learns from answers"):
         choose(name, replace(here, ask=None), 3)
+
+
+def margin(p: list[float], c: int) -> float:
+    """Below that of another class; images whose best class this is are told apart by its probability."""
+    return p[c] - max(p) if p[c] < max(p) else 1e-8 * p[c]
+
+
+@pytest.mark.parametrize("budget", [5, 14])
+def test_galaxy_equals_a_loop_over_its_answers(budget: int) -> None:
+    here = replace(situation(), labels=tuple(POOL.tensors[1][[3, 9, 11]].tolist()))
+    indices, generator = [*here.labeled, *here.unlabeled], seeded()
+    with torch.no_grad():
+        p = here.model(POOL.tensors[0][indices]).softmax(dim=1).double().tolist()
+    known, reach = {i: int(POOL.tensors[1][i]) for i in here.labeled}, 1
+    for turn in range(budget):
+        c = turn % 4
+        chain = [i for _, i in sorted(zip(p, indices, strict=True), key=lambda pair: margin(pair[0], c))]
+        state = np.array([0 if i not in known else 1 if known[i] == c else -1 for i in chain])
+        rank = middle_of_shortest_path(state, reach)
+        if rank is None:
+            reach += 1
+            rank = middle_of_shortest_path(state, reach)
+        free = [i for i in indices if i not in known]
+        chosen = chain[rank] if rank is not None else free[int(torch.randint(len(free), (), generator=generator))]
+        known[chosen] = int(POOL.tensors[1][chosen])
+    assert choose("galaxy", here, budget).indices == list(known)[3:]
 
 
 def test_labels_are_recorded_at_their_rank_in_every_chain() -> None:

@@ -16,6 +16,34 @@ def test_k_means_finds_separate_clusters() -> None:
     assert len({(int(t), int(c)) for t, c in zip(truth, found, strict=True)}) == 3
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_k_means_equals_loops(seed: int) -> None:
+    """Also with copies of points, which are never centers of two clusters."""
+    points = torch.randn(40, 3, generator=seeded(seed), dtype=torch.float64)
+    points[30:] = points[:10]
+    for count in (1, 6, 20):
+        assert k_means(points, count, seeded(seed)).tolist() == k_means_loop(points, count, seeded(seed))
+
+
+def k_means_loop(points: torch.Tensor, count: int, generator: torch.Generator) -> list[int]:
+    draws = torch.rand(count, dtype=torch.float64, generator=generator).tolist()
+    weights, centers = [1.0] * len(points), []
+    for draw in draws:
+        sums = torch.tensor(weights, dtype=torch.float64).cumsum(dim=0)
+        row = next((n for n, total in enumerate(sums) if total > draw * sums[-1]), len(points) - 1)
+        centers.append(points[row].clone())
+        weights = [min(float((point - center).square().sum()) for center in centers) for point in points]
+    nearest = [0] * len(points)
+    for _ in range(25):
+        found = [min(range(count), key=lambda c: float((point - centers[c]).square().sum())) for point in points]
+        if found == nearest:
+            break
+        nearest = found
+        for c in set(nearest):
+            centers[c] = points[[n for n, cluster in enumerate(nearest) if cluster == c]].mean(dim=0)
+    return nearest
+
+
 def test_typicality_equals_loops() -> None:
     points = torch.randn(9, 3, generator=seeded(), dtype=torch.float64)
     for n, fast in enumerate(typicality(points).tolist()):

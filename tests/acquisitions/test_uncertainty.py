@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rarefish.acquisitions.dropout import mc_dropout
 from rarefish.acquisitions.uncertainty import STATISTICS, uncertainties
 from tests.acquisitions.situations import POOL, choose, seeded, situation, slow_statistic
 
@@ -26,6 +27,19 @@ def test_without_samples_the_most_uncertain_are_chosen(name: str) -> None:
     choice = choose(name, here, 6)
     assert choice.indices == sorted(values, key=lambda i: -values[i])[:6]
     assert choice.passes == 27 * 2
+
+
+@pytest.mark.parametrize("name", ["bald", "mean_std"])
+def test_samples_of_all_members_count(name: str) -> None:
+    here = situation(members=2)
+    masks = seeded(int(torch.randint(2**62, (), generator=seeded())))
+    answers = []
+    with torch.no_grad():
+        for model in here.models:
+            with mc_dropout(model, 5, masks) as predict:
+                answers.append(predict(POOL.tensors[0]).softmax(dim=2))
+    values = {i: slow_statistic(name, torch.cat(answers)[:, i].tolist()) for i in here.unlabeled}
+    assert choose(name, here, 6).indices == sorted(values, key=lambda i: -values[i])[:6]
 
 
 def test_uncertainty_does_not_depend_on_the_batch() -> None:

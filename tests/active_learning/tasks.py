@@ -1,29 +1,30 @@
 """A small task, and its rounds, for the tests of the loop."""
 
+from dataclasses import fields
 from typing import Any
 
 import torch
 
-from rarefish.acquisitions import ACQUISITIONS
+from rarefish.acquisitions import ACQUISITIONS, Situation
 from rarefish.active_learning.oracles import known_labels
-from rarefish.active_learning.rounds import Round, run_rounds
-from rarefish.active_learning.task import Task
-from rarefish.training.loop import Training
+from rarefish.active_learning.rounds import Round, Task, run_rounds
+from rarefish.training.config import Training
 from tests.cases import NUM_CLASSES, Plain, labeled
 
 POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
 TRUTH = POOL.tensors[1].tolist()
+ANSWERS = known_labels(TRUTH)
 
 
 def task(acquire: Any = ACQUISITIONS["random"], start: Plain | None = None, **changes: Any) -> Task:
+    """A task with changed fields; those of its first situation are given in the same way."""
     torch.manual_seed(0)
+    known = {each.name: changes.pop(each.name) for each in fields(Situation) if each.name in changes}
+    plain = {"models": (start or Plain(),), "pool": POOL, "validation": VALIDATION, "ask": ANSWERS}
     settings = {
-        "pool": POOL,
-        "validation": VALIDATION,
+        "start": Situation(**plain | known),
         "test": TEST,
-        "starts": (start or Plain(),),
         "acquire": acquire,
-        "oracle": known_labels(TRUTH),
         "budget": 5,
         "num_classes": NUM_CLASSES,
         "training": Training(epochs=2),

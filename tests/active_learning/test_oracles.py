@@ -19,11 +19,11 @@ def test_a_noisy_oracle_errs_at_its_rate_and_repeats_its_answers() -> None:
 
 
 def test_refused_images_stay_unlabeled_and_are_not_asked_about_again() -> None:
-    run = rounds(oracle=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
-    state = run[-1].state
-    assert len(state.labeled) + len(state.refused) == 20 and len(state.refused) > 2
-    assert run[-1].labels_spent == 20 and len(state.labels) == len(state.labeled) < 20
-    assert state.labels == tuple(TRUTH[i] for i in state.labeled)
+    run = rounds(ask=refusing(known_labels(TRUTH), 0.4), num_rounds=4)
+    after = run[-1].situation
+    assert len(after.labeled) + len(after.refused) == 20 and len(after.refused) > 2
+    assert run[-1].labels_spent == 20 and len(after.labels) == len(after.labeled) < 20
+    assert after.labels == tuple(TRUTH[i] for i in after.labeled)
 
 
 def test_a_label_file_answers(tmp_path: Path) -> None:
@@ -31,10 +31,10 @@ def test_a_label_file_answers(tmp_path: Path) -> None:
     path.write_text("index,label\n3,1\n5,\n")
     oracle = label_file(path)
     assert oracle([5, 3]) == [None, 1]
-    with pytest.raises(LabelError, match="no line for 1 images that were asked for: 9"):
+    with pytest.raises(LabelError, match="no line for 1 of the requested images: 9"):
         oracle([3, 9])
     path.write_text("image,label\n")
-    with pytest.raises(DataError, match="has the columns image, label; it needs index and label"):
+    with pytest.raises(DataError, match="has the columns image, label, but needs index and label"):
         label_file(path)
     path.write_text("index,label\n3,cat\n")
     with pytest.raises(LabelError, match="line 2"):

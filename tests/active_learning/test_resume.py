@@ -25,6 +25,8 @@ def test_a_choice_is_saved_with_its_selection(tmp_path: Path) -> None:
     assert again.why is not None and chosen.why is not None
     assert again.why.rows() == chosen.why.rows() and again.why.layers == chosen.why.layers
     assert again.why.notes == chosen.why.notes and again.why.pool is POOL
+    assert torch.equal(again.why.class_probabilities, chosen.why.class_probabilities)
+    assert torch.equal(again.why.center_predictions, chosen.why.center_predictions)
 
 
 def test_a_choice_after_other_labels_is_not_loaded_and_clear_deletes_all(tmp_path: Path) -> None:

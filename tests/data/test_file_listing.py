@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from rarefish.cli.main import cli
 from rarefish.data.file_listing import list_pool, list_trusted, name_classes, walk
-from rarefish.data.parquet import open_labeled, open_pool
+from rarefish.data.open_dataset import open_labeled, open_pool
 from rarefish.errors import DataError
 from rarefish.workspace.store import open_store
 from tests.workspaces import draw, make_images
@@ -57,10 +57,10 @@ def test_links_empty_classes_and_hidden_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("path,label\na.png,cat\nb.png\n", "line 3: there is no label"),
-        ("path,label\n,cat\n", "line 2: there is no path"),
+        ("path,label\na.png,cat\nb.png\n", "line 3: the label is empty"),
+        ("path,label\n,cat\n", "line 2: the path is empty"),
         ("path,label\n" + "x" * 200_000 + ",cat\n", "field larger than field limit"),
-        ("\ufeffname,label\n", "has the columns name, label; it needs path and label"),
+        ("\ufeffname,label\n", "has the columns name, label, but needs path and label"),
     ],
 )
 def test_manifests_with_mistakes(tmp_path: Path, text: str, word: str) -> None:
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(
 def test_an_empty_cell_is_an_error(tmp_path: Path, row: str, read: Callable[[Path, Path], Contents]) -> None:
     make_images(tmp_path, pool=1, trusted=1)
     (tmp_path / "trusted.csv").write_text(f"path,label\n{row}\n")
-    with pytest.raises(DataError, match=r"trusted\.csv, line 2: there is no (path|label)\. Complete or remove"):
+    with pytest.raises(DataError, match=r"trusted\.csv, line 2: the (path|label) is empty\. Complete or remove"):
         read(tmp_path / "pool", tmp_path / "trusted.csv")
 
 

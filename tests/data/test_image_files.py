@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from rarefish.data.image_files import ImageFiles, read_folder, read_manifest
-from rarefish.data.parquet import open_pool
+from rarefish.data.open_dataset import open_pool
 from rarefish.errors import DataError
 
 
@@ -49,7 +49,7 @@ def test_manifest(folder: Path) -> None:
     manifest.write_text("path,label\ncat/1.png,10\ndog/0.png,9\n")
     assert read_manifest(manifest).classes == ("9", "10")
     manifest.write_text("file\nx\n")
-    with pytest.raises(DataError, match="has the columns file; it needs path and label"):
+    with pytest.raises(DataError, match="has the columns file, but needs path and label"):
         read_manifest(manifest)
     manifest.write_text("path,label\ncat/7.png,a\ncat/1.png,b\n")
     with pytest.raises(DataError, match="1 of 2 images cannot be decoded: 7.png"):
@@ -88,10 +88,10 @@ def test_names_of_any_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"path,label\na.png\n", "line 2: there is no label"),
-        (b"path,label\na.png,\xff\xfe\n", "not a CSV file in UTF-8"),
+        (b"path,label\na.png\n", "line 2: the label is empty"),
+        (b"path,label\na.png,\xff\xfe\n", "not a UTF-8 CSV file"),
         (b'path,label\n"' + b"x" * 200_000 + b'",a\n', "field larger than field limit"),
-        (b"", "has the columns ; it needs path and label"),
+        (b"", "has the columns none, but needs path and label"),
     ],
 )
 def test_a_malformed_manifest_gets_a_sentence(tmp_path: Path, content: bytes, message: str) -> None:

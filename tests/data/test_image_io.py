@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from rarefish.data.image_files import decode
-from rarefish.data.image_io import MAX_PIXELS, open_picture, printable, scale_grey, to_eight_bits
+from rarefish.data.image_io import MAX_PIXELS, open_picture, printable, to_eight_bits
 from rarefish.errors import DataError
 
 KINDS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
@@ -87,14 +87,18 @@ def test_sixteen_bits_become_eight(kind: str) -> None:
     assert found.mode == "L" and np.array(found).tolist() == [[0, 1, 255], [128, 0, 1]]
 
 
+def grey_bytes(values: np.ndarray) -> list[int]:
+    return np.array(to_eight_bits(Image.fromarray(values[None])))[0].tolist()
+
+
 def test_grey_of_other_ranges() -> None:
-    assert scale_grey(np.array([0.0, 0.5, 1.0], np.float32)).tolist() == [0, 128, 255]
-    assert scale_grey(np.array([0.0, 100.0, 254.6], np.float32)).tolist() == [0, 100, 255]
-    assert scale_grey(np.array([-5.0, 0.0, 5.0], np.float32)).tolist() == [0, 128, 255]
-    assert scale_grey(np.array([-(2**31), 2**31 - 1], np.int32)).tolist() == [0, 255]
-    assert scale_grey(np.array([np.nan, np.inf, -np.inf, 0.25], np.float32)).tolist() == [0, 255, 0, 64]
-    assert scale_grey(np.array([np.nan], np.float32)).tolist() == [0]
-    assert scale_grey(np.array([7e4, 7e4], np.float32)).tolist() == [0, 0]
+    assert grey_bytes(np.array([0.0, 0.5, 1.0], np.float32)) == [0, 128, 255]
+    assert grey_bytes(np.array([0.0, 100.0, 254.6], np.float32)) == [0, 100, 255]
+    assert grey_bytes(np.array([-5.0, 0.0, 5.0], np.float32)) == [0, 128, 255]
+    assert grey_bytes(np.array([-(2**31), 2**31 - 1], np.int32)) == [0, 255]
+    assert grey_bytes(np.array([np.nan, np.inf, -np.inf, 0.25], np.float32)) == [0, 255, 0, 64]
+    assert grey_bytes(np.array([np.nan], np.float32)) == [0]
+    assert grey_bytes(np.array([7e4, 7e4], np.float32)) == [0, 0]
     whole = content(Image.fromarray(np.array([[0.0, 1.0]], np.float32)), "TIFF")
     assert np.array(seen(whole)).tolist() == [[0, 255]]
 
@@ -234,28 +238,28 @@ def test_names_of_any_bytes_can_be_printed(tmp_path: Path) -> None:
     assert printable("größe 大.png") == "größe 大.png"
 
 
-def broken(data: bytes, chance: random.Random) -> bytes:
+def broken(data: bytes, rng: random.Random) -> bytes:
     """The file with some bytes flipped, cut off, put in or left out."""
     torn = bytearray(data)
-    for _ in range(chance.choice((1, 1, 3, 20))):
-        place = min(int(chance.random() ** 2 * len(torn)), len(torn) - 1)  # headers hold the worst
-        match chance.randrange(4):
+    for _ in range(rng.choice((1, 1, 3, 20))):
+        place = min(int(rng.random() ** 2 * len(torn)), len(torn) - 1)  # headers hold the worst
+        match rng.randrange(4):
             case 0:
-                torn[place] ^= 1 << chance.randrange(8)
+                torn[place] ^= 1 << rng.randrange(8)
             case 1:
-                torn[place] = chance.choice((0, 1, 127, 128, 255))
+                torn[place] = rng.choice((0, 1, 127, 128, 255))
             case 2:
-                torn[place:place] = chance.randbytes(chance.choice((1, 4, 40)))
+                torn[place:place] = rng.randbytes(rng.choice((1, 4, 40)))
             case _:
-                del torn[place : place + chance.choice((1, 4, 40))]
+                del torn[place : place + rng.choice((1, 4, 40))]
         if not torn:
             break
-    return bytes(torn[: chance.randrange(len(torn))] if torn and chance.random() < 0.2 else torn)
+    return bytes(torn[: rng.randrange(len(torn))] if torn and rng.random() < 0.2 else torn)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_is_an_image_or_a_data_error(kind: str) -> None:
-    chance, exif = random.Random(f"damage {kind}"), Image.Exif()
+    rng, exif = random.Random(f"damage {kind}"), Image.Exif()
     exif[0x0112] = 6
     told = {} if kind in ("GIF", "BMP", "PPM") else {"exif": exif}
     small = Image.fromarray(COLOURS)
@@ -268,7 +272,7 @@ def test_damage_is_an_image_or_a_data_error(kind: str) -> None:
     for number in range(150):
         start = time.thread_time()
         try:
-            opened += seen(broken(whole[number % len(whole)], chance)).mode in ("RGB", "L")
+            opened += seen(broken(whole[number % len(whole)], rng)).mode in ("RGB", "L")
         except DataError as error:
             said += str(error)
         slowest = max(slowest, time.thread_time() - start)

@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rarefish.data.imbalance import check_classes, cut_each, long_tail, step_imbalance, stratified, subsample
+from rarefish.data.imbalance import (
+    check_classes,
+    cut_each,
+    long_tail,
+    mistaken,
+    step_imbalance,
+    stratified,
+    subsample,
+)
 from rarefish.errors import ArgumentError, DataError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
@@ -53,13 +61,13 @@ def test_the_seed_decides(draw: Any) -> None:
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: step_imbalance(LABELS, range(5, 10), 500, 0), "leaves no image of class"),
+        (lambda: step_imbalance(LABELS, range(5, 10), 500, 0), "leaves no images of class"),
         (lambda: step_imbalance(LABELS, range(5, 10), 0.5, 0), "1 or more, not 0.5"),
-        (lambda: step_imbalance(LABELS, [9], 1.5, 0), "needs 600 rare images; there are 100"),
-        (lambda: long_tail(LABELS, 1000, 0), "leaves no image of class 7, 8, 9"),
-        (lambda: subsample(LABELS, {2: 101}, 0), "Cannot keep 101 images of class 2: there are 100"),
-        (lambda: stratified(LABELS, 9, 0), "9 leaves out some of the 10 classes"),
-        (lambda: stratified(LABELS, 1001, 0), "need 101 of class 0; there are 100"),
+        (lambda: step_imbalance(LABELS, [9], 1.5, 0), "needs 600 rare images, but there are 100"),
+        (lambda: long_tail(LABELS, 1000, 0), "leaves no images of class 7, 8, 9"),
+        (lambda: subsample(LABELS, {2: 101}, 0), "Cannot keep 101 images of class 2: there are only 100"),
+        (lambda: stratified(LABELS, 9, 0), "9 images leaves out some of the 10 classes"),
+        (lambda: stratified(LABELS, 1001, 0), "need 101 of class 0, but there are 100"),
     ],
 )
 def test_what_cannot_be_done_is_said(draw: Any, message: str) -> None:
@@ -68,7 +76,7 @@ def test_what_cannot_be_done_is_said(draw: Any, message: str) -> None:
 
 
 def test_a_class_missing_from_validation_is_named() -> None:
-    with pytest.raises(DataError, match="validation set has no image of class 2, 3"):
+    with pytest.raises(DataError, match="validation set has no images of class 2, 3"):
         check_classes(np.array([0, 1, 4]), 5, "validation set")
 
 
@@ -79,5 +87,13 @@ def test_each_rare_class_keeps_its_own_share() -> None:
     assert not np.array_equal(cut_each(labels, (1, 2), 10, seed=3), cut_each(labels, (1, 2), 10, seed=4))
     with pytest.raises(ArgumentError, match="1 or more"):
         cut_each(labels, (1,), 0.5, seed=0)
-    with pytest.raises(ArgumentError, match="leaves no image of class 2"):
+    with pytest.raises(ArgumentError, match="leaves no images of class 2"):
         cut_each(labels, (2,), 100, seed=0)
+
+
+def test_a_mistaken_label_names_another_class() -> None:
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    changed = mistaken(labels, 0.4, 3, seed=5)
+    assert (changed != labels).sum() == 40 and set(changed) == {0, 1, 2}
+    assert set(changed[(changed != labels) & (labels == 0)]) == {1, 2}
+    assert np.array_equal(mistaken(labels, 0, 3, seed=5), labels)

@@ -9,9 +9,10 @@ from PIL import Image
 from rarefish.data.image_files import ImageFiles
 from rarefish.data.lazy_images import Stored, read_parts
 from rarefish.errors import DataError
+from rarefish.training.config import Training
 from rarefish.training.cuda_streams import fit_many
 from rarefish.training.jobs import Job, group_compatible
-from rarefish.training.loop import Training, fit
+from rarefish.training.loop import fit
 from tests.cases import IMAGE, NUM_CLASSES, Plain, labeled
 
 DATA = labeled(30, 1)
@@ -67,6 +68,6 @@ def test_a_file_that_cannot_be_read_is_named_in_a_line(tmp_path: Path) -> None:
         Image.new("RGB", (9, 9)).save(path)
     paths[1].write_bytes(b"no image")
     stored = Stored(ImageFiles(paths, (0, 1, 0), ("x", "y"), size=(8, 8)), range(3), workers=1)
-    with pytest.raises(DataError, match="^Image 1 cannot be read: .*b.png") as error:
+    with pytest.raises(DataError, match="^Cannot read image 1: .*b.png") as error:
         list(stored.read([torch.tensor([0, 1])]))
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Batches out of every kind of data set."""
+"""Batches out of every kind of dataset."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.cases import images, labeled
 
 
 class Items(list[Any]):
-    """A list of items is a data set."""
+    """A list of items is a dataset."""
 
 
 def read_all(data: Data, with_labels: bool = False, **settings: Any) -> list[Batch]:
@@ -93,7 +93,7 @@ def test_pictures_without_a_transform_are_refused() -> None:
 
 
 def test_items_without_an_image_are_refused() -> None:
-    with pytest.raises(DataError, match="no image in an item with text, label"):
+    with pytest.raises(DataError, match="An item with the keys text, label has no image"):
         read_all(Items([{"text": "a", "label": 1}]))
 
 
@@ -150,11 +150,13 @@ def test_labels_in_a_column_of_their_own_are_taken_and_others_refused() -> None:
     for labels in (truth[:, None], truth.double(), truth.double()[:, None]):
         batches = read_all(TensorDataset(IMAGES, labels), with_labels=True)
         assert torch.cat([batch.labels for batch in batches if batch.labels is not None]).tolist() == [3, 1, 2]
-    with pytest.raises(LabelError, match=r"labels of 2 images are of shape \(2, 4\); give one class number per image"):
+    with pytest.raises(
+        LabelError, match=r"labels of 2 images have the shape \(2, 4\)\. Give one class number per image"
+    ):
         read_all(TensorDataset(IMAGES, torch.eye(4)[truth]), with_labels=True)
     with pytest.raises(LabelError, match=r"label of item 1 is 1\.5"):
         read_all(TensorDataset(IMAGES, torch.tensor([3, 1.5, 2])), with_labels=True)
-    with pytest.raises(LabelError, match=r"of shape \(2, 1, 1\)"):
+    with pytest.raises(LabelError, match=r"the shape \(2, 1, 1\)"):
         read_all(
             Items(zip(IMAGES, truth, strict=True)), True, collate_fn=lambda items: (IMAGES[:2], truth[:2, None, None])
         )

@@ -36,7 +36,7 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no sheets train_00"):
         read_sheets(tmp_path, "train", 4)
     write(tmp_path, np.zeros((14, 4, 4, 3), np.uint8))
-    with pytest.raises(DataError, match="not made of tiles of 5 pixels"):
+    with pytest.raises(DataError, match="not a grid of tiles of 5 pixels"):
         read_sheets(tmp_path, "train", 5)
     (tmp_path / "train_03.png").write_bytes((tmp_path / "train_00.png").read_bytes())
     with pytest.raises(DataError, match="14 labels but tiles for 24"):
@@ -46,7 +46,7 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="14 labels but tiles for 12"):
         read_sheets(tmp_path, "train", 4)
     (tmp_path / "train_01.png").write_bytes(b"no picture")
-    with pytest.raises(DataError, match="train_01.png cannot be read"):
+    with pytest.raises(DataError, match="Cannot read .*train_01.png"):
         read_sheets(tmp_path, "train", 4)
 
 

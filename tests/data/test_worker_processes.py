@@ -1,4 +1,4 @@
-"""No worker process is left behind when the process that started it is killed."""
+"""Pools of worker processes end with the process that started them, and when one of them is killed."""
 
 import subprocess
 import sys
@@ -22,6 +22,37 @@ if __name__ == "__main__":
     pool = ProcessPoolExecutor(2, mp_context=get_context(sys.argv[1]), initializer=end_with_parent)
     print(pool.submit(os.getpid).result(), flush=True)
     time.sleep(10_000)
+"""
+
+KILLED_EARLY = """
+import multiprocessing, os, signal, sys, time
+from concurrent.futures.process import BrokenProcessPool
+from rarefish.data.worker_processes import worker_pool
+
+def kill_the_first():
+    os.kill(first, signal.SIGKILL)
+    while not pool._broken:
+        time.sleep(0.01)
+
+def start_late(process):
+    is_second = len(multiprocessing.active_children()) == 1
+    if is_second and sys.argv[2] == "before":
+        kill_the_first()
+    start(process)
+    if is_second and sys.argv[2] == "after":
+        kill_the_first()
+
+if __name__ == "__main__":
+    kind = multiprocessing.get_context(sys.argv[1]).Process
+    start, kind.start = kind.start, start_late
+    try:
+        with worker_pool(2, sys.argv[1]) as pool:
+            first = pool.submit(os.getpid).result()
+            for _ in range(3):
+                pool.submit(time.sleep, 10_000).add_done_callback(print)
+            pool.submit(os.getpid).result()
+    except BrokenProcessPool:
+        print("broken", flush=True)
 """
 
 
@@ -61,6 +92,15 @@ def test_workers_end_with_a_killed_parent(method: str, tmp_path: Path) -> None:
         assert worker in started
         process.kill()
     wait_for_the_end(started)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_pool_ends_if_a_worker_is_killed_while_another_one_starts(method: str, moment: str, tmp_path: Path) -> None:
+    (tmp_path / "go.py").write_text(KILLED_EARLY)
+    command = [sys.executable, tmp_path / "go.py", method, moment]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    assert done.stdout.splitlines()[-1:] == ["broken"], done.stderr
 
 
 @pytest.mark.slow

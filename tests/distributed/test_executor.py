@@ -41,6 +41,11 @@ def test_one_process_matches_the_pool_as_one_shard() -> None:
     assert found.matches is table and found.unreadable == {7: "truncated"}
 
 
+@pytest.mark.parametrize("executor", [SingleProcess(), TorchrunExecutor()])
+def test_one_process_has_one_part(executor: Executor) -> None:
+    assert executor.map_parts(sorted, [7, 3, 5]) == [[3, 5, 7]]
+
+
 class InHalves(SingleProcess):
     """An executor of the user's own: it matches two shards, one after the other."""
 
@@ -54,6 +59,9 @@ class InHalves(SingleProcess):
     def once(self, work: Callable[[], Any]) -> Any:
         self.calls.append("once")
         return work()
+
+    def map_parts(self, work: Callable[[Sequence[int]], Any], index: Sequence[int]) -> list[Any]:
+        return [work(part) for part in (index[:1], [], index[1:])]
 
     def map_shards(self, match: ShardMatcher, index: Sequence[int], depth: int) -> ShardMatches:
         self.calls.append("map_shards")
@@ -70,4 +78,5 @@ def test_an_executor_of_the_users_own_chooses_the_same() -> None:
     alone = select(model, labeled(30, 1), labeled(12, 2), **how)
     halves = select(model, labeled(30, 1), labeled(12, 2), executor=executor, **how)
     assert halves.rows() == alone.rows()
+    torch.testing.assert_close(halves.class_probabilities, alone.class_probabilities)
     assert executor.calls == ["for_run", "once", "map_shards"]

@@ -34,7 +34,9 @@ def test_a_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path: Path) -> 
     for name in (SHARD, "plan.pt", "cat.pt"):
         (folder.path / name).write_text("mine")
     for act in (folder.check, lambda: folder.write("plan.pt", b"plan")):
-        with pytest.raises(ArgumentError, match=r"shards was not made by rarefish: it has no file \.made-by-rarefish"):
+        with pytest.raises(
+            ArgumentError, match=r"shards was not created by rarefish: it has no file \.made-by-rarefish"
+        ):
             act()
     folder.clear()
     folder.remove()

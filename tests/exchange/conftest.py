@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rarefish.exchange.export import FORMATS, export
+from rarefish.exchange.exporter import FORMATS, export
 from rarefish.workspace.store import Store
 from tests.exchange.fake_label_studio import Studio, running
 from tests.exchange.labeled_workspaces import make_labeled

@@ -37,7 +37,7 @@ def rows(store: Store) -> list[tuple[object, ...]]:
 def answers(store: Store) -> set[tuple[object, ...]]:
     """Who said what of which image, but for skips."""
     with store.reading() as connection:
-        found = connection.execute("SELECT image, who, answer, class FROM standing WHERE answer <> 'skip'")
+        found = connection.execute("SELECT image, who, answer, class FROM current_answer WHERE answer <> 'skip'")
         return {tuple(row) for row in found}
 
 

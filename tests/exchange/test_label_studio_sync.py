@@ -61,7 +61,7 @@ def test_only_what_is_open_and_not_there_is_sent(studio: Studio, store: Store) -
 def test_a_push_that_broke_down_is_gone_on_with(studio: Studio, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_FILES", 2)
     studio.fails_after = 4
-    with pytest.raises(DataError, match=r"500, out of order. 4 of 6 images are in project 1: push again"):
+    with pytest.raises(DataError, match=r"500, out of order. 4 of 6 images are in project 1. Push again"):
         push(store, studio.url, LEGACY)
     studio.fails_after = None
     assert push(store, studio.url, LEGACY, last_project(store, studio.url)).sent == 2 and len(studio.projects) == 1
@@ -79,7 +79,7 @@ def test_a_project_is_remembered_for_its_server_only(studio: Studio, store: Stor
 def test_a_file_that_changed_is_not_sent(studio: Studio, store: Store) -> None:
     draw(Path(store.settings()["pool_root"]) / "image 00002.png", 0, 555)
     done = push(store, studio.url, LEGACY)
-    assert (done.sent, len(done.left_out)) == (5, 1) and "image 00002.png changed since" in done.left_out[0]
+    assert (done.sent, len(done.left_out)) == (5, 1) and "image 00002.png has changed since" in done.left_out[0]
     assert asked(store)[2] not in [task["meta"]["rarefish"]["image"] for task in studio.tasks]
 
 
@@ -103,5 +103,5 @@ def test_a_project_of_another_kind_is_refused(studio: Studio, store: Store) -> N
 def test_nothing_to_ask_is_said(studio: Studio, store: Store) -> None:
     for image in asked(store):
         answer(store, image, "ann", "class", 1, str(image))
-    with pytest.raises(DataError, match="is answered"):
+    with pytest.raises(DataError, match="has been answered"):
         push(store, studio.url, LEGACY)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rarefish.exchange.export import FORMATS, export
-from rarefish.exchange.import_labels import READERS, import_labels
+from rarefish.exchange.exporter import FORMATS, export
+from rarefish.exchange.importer import READERS, import_labels
 from rarefish.workspace.answers import answer, settled
 from rarefish.workspace.store import Store
 from tests.exchange.labeled_workspaces import answers, asked, make_labeled, make_picked, rows

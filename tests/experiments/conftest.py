@@ -1,13 +1,13 @@
-"""Fixtures for tests that run whole experiments: a small data set and a finished run."""
+"""Fixtures for tests that run whole experiments: a small dataset and a finished run."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rarefish.experiments.datasets import FOLDER_VARIABLE
+from tests import forked_processes
 from tests.experiments.runs import COMMAND, ROOT
 from tests.experiments.small import forget, write_few
 
@@ -36,5 +36,5 @@ def whole(tmp_path_factory: pytest.TempPathFactory, few_folder: Path) -> Path:
     folder = tmp_path_factory.mktemp("run") / "whole"
     environment = {**os.environ, FOLDER_VARIABLE: str(few_folder)}
     command = [*COMMAND, "--output", str(folder), "--jobs", "1"]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+    forked_processes.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
     return folder

@@ -17,7 +17,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 WNIDS = ("n01440764", "n01443537", "n01484850", "n01491361", "n01494475", "n01496331")
 TRAIN, VAL = 10, 3
 """Images of each class of the little ImageNet."""
-SVHN = {"train": 5, "extra": 9, "test": 3}
+SVHN = {"train": 3, "extra": 7, "test": 2}
 """Images of each digit of the little SVHN."""
 
 SLOW = {"epochs": 2, "batch_size": 5, "lr": 0.02, "shift": 2, "flip": True}
@@ -29,22 +29,22 @@ def write_svhn(folder: Path) -> None:
 
     (folder / "svhn").mkdir()
     for seed, (name, count) in enumerate(SVHN.items()):
-        chance = np.random.default_rng(seed)
-        labels = chance.permutation(np.repeat(np.arange(1, 11), count))
-        images = chance.integers(0, 100, (32, 32, 3, len(labels))) + 15 * labels
+        rng = np.random.default_rng(seed)
+        labels = rng.permutation(np.repeat(np.arange(1, 11), count))
+        images = rng.integers(0, 100, (32, 32, 3, len(labels))) + 15 * labels
         savemat(folder / "svhn" / f"{name}_32x32.mat", {"X": images.astype(np.uint8), "y": labels[:, None]})
 
 
 def write_imagenet(folder: Path) -> None:
     """train/WNID/*.JPEG and val/WNID/*.JPEG of many sizes; among them one in grey and one in CMYK, as there are."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for part, count in (("train", TRAIN), ("val", VAL)):
         for number, wnid in enumerate(WNIDS):
             place = folder / "imagenet" / part / wnid
             place.mkdir(parents=True)
             for i in range(count):
-                height, width = chance.integers(24, 60, 2)
-                picture = Image.fromarray((chance.integers(0, 90, (height, width, 3)) + 30 * number).astype(np.uint8))
+                height, width = rng.integers(24, 60, 2)
+                picture = Image.fromarray((rng.integers(0, 90, (height, width, 3)) + 30 * number).astype(np.uint8))
                 kind = {(0, 0): "L", (1, 0): "CMYK"}.get((number, i), "RGB")
                 picture.convert(kind).save(place / f"{part}_{wnid}_{i}.JPEG", format="JPEG")
 
@@ -57,9 +57,20 @@ def svhn(**changes: Any) -> Experiment:
 
 def imagenet(**changes: Any) -> Experiment:
     """recipes/imagenet.py:imagenet_paper with a few images of 32², an epoch, and the smaller ResNet."""
+    return _imagenet("imagenet_paper", **changes)
+
+
+def imagenet_posterior(**changes: Any) -> Experiment:
+    """The same of imagenet_posterior, which holds two training images per class out."""
+    return _imagenet(
+        "imagenet_posterior", **{"holdout": 2 * len(WNIDS), "validation_sizes": (2 * len(WNIDS),), **changes}
+    )
+
+
+def _imagenet(recipe: str, **changes: Any) -> Experiment:
     rare = runpy.run_path(str(RECIPES / "imagenet.py"))["half_of"](len(WNIDS))
     sizes = {"rare": rare, "validation_sizes": (VAL * len(WNIDS),), "image_size": 32, "model": "resnet10"}
-    return shrink(load_recipe(f"{RECIPES / 'imagenet.py'}:imagenet_paper"), **{**sizes, **changes})
+    return shrink(load_recipe(f"{RECIPES / 'imagenet.py'}:{recipe}"), **{**sizes, **changes})
 
 
 def shrink(recipe: Experiment, **changes: Any) -> Experiment:
@@ -71,9 +82,10 @@ def shrink(recipe: Experiment, **changes: Any) -> Experiment:
         "budget": 4,
         "imbalances": (5,),
         "training": {**recipe.training, **little},
-        "pretraining": {**recipe.pretraining, **little},
+        "pretraining": {**recipe.pretraining, **little, "batch_size": 32},
     }
-    return replace(recipe, methods=tuple(map(quicken, recipe.methods)), **{**settings, **changes})
+    quick = {kind: tuple(map(quicken, getattr(recipe, kind))) for kind in ("methods", "baselines")}
+    return replace(recipe, **{**quick, **settings, **changes})
 
 
 def quicken(method: Method) -> Method:
@@ -82,14 +94,14 @@ def quicken(method: Method) -> Method:
         return replace(method, settings={**method.settings, "samples": 3})
     if method.acquisition == "vaal":
         return replace(method, settings={"settings": Vaal(steps=2, batch_size=4)})
-    if method.settings.get("labels") == "posterior":
+    if method.learns_trusted_labels and method.acquisition != "trusted_only":
         return replace(method, settings={**method.settings, "labels": Posterior(steps=(2, 2))})
     return method
 
 
 def imagenet_in_half() -> Experiment:
     """The same in the recipe's own precision, for methods that train several networks, or other ones."""
-    few = imagenet().only(("varR E4 K8", "VAAL", "fisher posterior L768"))
+    few = imagenet_posterior().only(("varR E4 K8", "VAAL", "fisher posterior L768"))
     half = {"precision": load_recipe(f"{RECIPES / 'imagenet.py'}:imagenet_paper").training["precision"]}
     return replace(few, training={**few.training, **half}, pretraining={**few.pretraining, **half})
 
@@ -107,4 +119,4 @@ def imagenet_without_norms() -> Experiment:
 def imagenet_for_long() -> Experiment:
     """The same with epochs enough to be killed among them."""
     last = imagenet_without_norms().only(("fisher",))
-    return replace(last, training={**SLOW, "epochs": 150}, pretraining={**SLOW, "epochs": 40})
+    return replace(last, training={**SLOW, "epochs": 150}, pretraining={**SLOW, "epochs": 15})

@@ -9,9 +9,18 @@ import numpy as np
 from rarefish.data.digits import read_digits
 from rarefish.experiments.datasets import bytes_on, make_splits, read_dataset, splits_of
 from rarefish.experiments.settings import Experiment, Method
+from rarefish.pseudo_labels.posterior import Posterior
 
-COMMON, TEST = 300, 1000
+COMMON, TEST = 150, 400
 """Training images of each common digit, and test images, in `few()`."""
+QUICK = Posterior(steps=(50, 50))
+"""The posterior of `few()`: like the default one, but trained for 50 steps instead of 200."""
+
+
+BASELINES = (
+    Method(name="trusted images only", acquisition="trusted_only"),
+    Method(name="posterior alone", acquisition="posterior_alone", settings={"layers": ["conv2"]}),
+)
 
 
 def small() -> Experiment:
@@ -37,8 +46,17 @@ def small() -> Experiment:
 
 
 def few() -> Experiment:
-    """The same on fewer images, for tests that run it again and again; `write_few` writes them."""
-    return replace(small(), dataset="mnist")
+    """The same on fewer images, with baselines and the quick posterior, for tests that run it again and again.
+
+    `write_few` writes the images.
+    """
+    methods, baselines = (tuple(map(_quicken, each)) for each in (small().methods, BASELINES))
+    return replace(small(), dataset="mnist", validation_sizes=(80,), methods=methods, baselines=baselines)
+
+
+def _quicken(method: Method) -> Method:
+    has_posterior = method.estimator == "posterior"
+    return replace(method, settings={**method.settings, "labels": QUICK}) if has_posterior else method
 
 
 def write_few(folder: Path) -> None:
@@ -60,7 +78,7 @@ def write_few(folder: Path) -> None:
 
 
 def forget() -> None:
-    """Empties the caches of data sets, which may hold others of the same name."""
+    """Empties the caches of datasets, which may hold others of the same name."""
     for cache in (read_dataset, make_splits, bytes_on):
         cache.cache_clear()
 

@@ -7,7 +7,7 @@ import pytest
 
 from rarefish.errors import ArgumentError
 from rarefish.experiments.settings import Circumstances, Method, differences
-from tests.experiments.small import small
+from tests.experiments.small import BASELINES, small
 
 
 def test_cells_are_all_combinations() -> None:
@@ -28,13 +28,17 @@ def test_a_cell_is_named_by_what_decides_its_numbers() -> None:
     [
         ({"seeds": 0}, "seeds must be at least 1"),
         ({"starts": ("pretraned",)}, "no 'pretraned'. Did you mean pretrained"),
-        ({"validation_sizes": (500,)}, "500 validation images do not fit a holdout of 200"),
+        ({"validation_sizes": (500,)}, "500 validation images do not fit into a holdout of 200"),
         ({"methods": (Method(name="a", acquisition="random"),) * 2}, "Two methods have the same name"),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         replace(small(), **changes)
+
+
+def test_the_estimator_that_a_record_names() -> None:
+    assert [method.estimator for method in (*small().methods, *BASELINES)] == ["", "posterior", "", "", "posterior"]
 
 
 def test_some_methods_by_name() -> None:
@@ -47,8 +51,8 @@ def test_differences_name_both_values_but_not_what_may_differ() -> None:
     old = small()
     new = replace(old, budget=11, seeds=5, rounds=9, training={"epochs": 4})
     assert differences(old.to_json(), new.to_json()) == [
-        "budget: 10 then, 11 now",
-        "training: {'epochs': 2} then, {'epochs': 4} now",
+        "budget: was 10, is 11",
+        "training: was {'epochs': 2}, is {'epochs': 4}",
     ]
 
 

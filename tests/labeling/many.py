@@ -34,9 +34,9 @@ def make_summary(classes: list[str], trainings: int = 3) -> dict[str, Any]:
             for at, recall in enumerate(recalls)
         ],
         "counts": [10] * count,
-        "rounds": [{"number": 1, "picks": 100, "labeled": 90, "bought": [number % 7 for number in range(count)]}],
+        "rounds": [{"number": 1, "picks": 100, "labeled": 90, "labels_per_class": [at % 7 for at in range(count)]}],
         "outlook": "The next 100 labels should add 2 points.",
         "mix": {"validation": [1 / count] * count, "pool": [2 * number / count**2 for number in range(count)]},
-        "progress": {"asked": 100, "open": 10, "own": 0, "by_person": {"Ann": 50, EVIL[0]: 40}, "split": 4},
+        "progress": {"asked": 100, "open": 10, "own": 0, "by_person": {"Ann": 50, EVIL[0]: 40}, "disagreements": 4},
         "unlabeled": 12345,
     }

@@ -71,7 +71,7 @@ def test_no_serious_fault(tmp_path: Path, axe: str, scheme: Any, width: int) -> 
         tab.keyboard.press("?")
         assert faults(tab, axe) == [], "the keys"
         tab.keyboard.press("Escape")
-        tab.click("#to-split")
+        tab.click("#to-disagreements")
         tab.wait_for_selector(".card")
         assert faults(tab, axe) == [], "the disagreements"
         tab.goto(server.site + "/dashboard")
@@ -94,7 +94,7 @@ def test_everything_is_reached_by_tab(tmp_path: Path) -> None:
             "smaller",
             "who",
             "help-open",
-            "to-split",
+            "to-disagreements",
             "none",
             "unsure",
             "skip",

@@ -16,7 +16,7 @@ def test_work_next_answer_undo(tmp_path: Path) -> None:
         assert work["classes"] == ["cat", "dog", "owl"] and work["person"] == "Ann"
         assert work["workspace"] == store.identity() and work["progress"]["open"] == 3
         first, second = client.post("/api/next", {"who": "Ann", "count": 2}).json()["tasks"]
-        assert first["center_class"] == 0 and first["guess"] == 1 and first["chances"] == [[0, 0.7], [1, 0.3]]
+        assert first["center_class"] == 0 and first["guess"] == 1 and first["probabilities"] == [[0, 0.7], [1, 0.3]]
         held = {"who": "Ann", "count": 5, "held": [first["image"], second["image"]]}
         more = client.post("/api/next", held).json()
         assert [task["rank"] for task in more["tasks"]] == [2] and sorted(more["kept"]) == sorted(held["held"])

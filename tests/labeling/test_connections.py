@@ -233,5 +233,5 @@ def test_running_out_of_files_is_one_line(store: Store, tmp_path: Path) -> None:
         assert said(process) == "closed 150"
         assert server.client.get("/api/work").status == 200
     text = log.read_text()
-    assert "No connection can be accepted: Too many open files" in text
+    assert "Cannot accept connections: Too many open files" in text
     assert "Traceback" not in text and len(text) < 2000

@@ -37,7 +37,7 @@ def test_all_parts(tmp_path: Path) -> None:
         tiles = tab.inner_text("#tiles")
         assert "70 %" in tiles and "12,345" in tiles and "+30.0 points" in tiles
         assert tab.locator(".recall tbody tr").count() == 1000
-        assert tab.locator("#curve tbody tr").count() == 3 and tab.locator("#bought tbody tr").count() == 1000
+        assert tab.locator("#curve tbody tr").count() == 3 and tab.locator("#round tbody tr").count() == 1000
         assert EVIL[0] in tab.inner_text("#people") and tab.locator("img[src=x]").count() == 0
         assert "differs most" in tab.inner_text("#mix-text")
 
@@ -76,7 +76,7 @@ def test_recall_is_sorted_and_filtered(tmp_path: Path) -> None:
         },
         {
             "classes": ["a", "b"],
-            "rounds": [{"number": 1, "bought": [3]}],
+            "rounds": [{"number": 1, "labels_per_class": [3]}],
             "mix": {"validation": [0, 1], "pool": [0, None]},
         },
     ],
@@ -90,5 +90,5 @@ def test_what_is_missing_leaves_the_rest(tmp_path: Path, summary: dict[str, Any]
     with dashboard(store, told) as tab:
         assert tab.locator("#tiles dt").count() == 5 and not tab.locator("#trouble").is_visible()
         assert tab.locator("#people").inner_text() == "Nobody has answered yet."
-        for part in ("curve", "recall", "bought", "mix"):
+        for part in ("curve", "recall", "round", "mix"):
             assert tab.locator(f"#{part} > *").count() > 0

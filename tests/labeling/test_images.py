@@ -40,7 +40,7 @@ def test_nothing_but_images_by_number(client: Client, path: str) -> None:
 
 def test_images_that_nobody_is_asked_about_stay_hidden(client: Client, store: Store) -> None:
     query = "SELECT id FROM image WHERE part = 'pool' AND id NOT IN (SELECT image FROM pick) LIMIT 1"
-    (image,) = store._connection().execute(query).fetchone()
+    (image,) = store._connections.own().execute(query).fetchone()
     assert client.get(f"/image/{image}").status == 404
 
 
@@ -79,7 +79,7 @@ def test_files_that_are_gone_changed_or_no_images(tmp_path: Path) -> None:
         tasks = server.client.post("/api/next", {"who": "Ann", "count": 5}).json()["tasks"]
         replies = [server.client.get(f"/image/{task['image']}") for task in tasks]
         assert [reply.status for reply in replies] == [404, 409, 200, 200, 422], "touched only: the hash tells"
-        assert "gone" in replies[0].json()["error"] and "changed" in replies[1].json()["error"]
+        assert "missing" in replies[0].json()["error"] and "changed" in replies[1].json()["error"]
         assert str(tmp_path) not in replies[0].content.decode()
 
 

@@ -63,8 +63,13 @@ def hurry(tab: Any) -> bool:
     return bool(tab.evaluate("dispatchEvent(new Event('online'))"))
 
 
-def is_done(tab: Any) -> bool:
+def is_empty(tab: Any) -> bool:
+    """Whether no image is on the screen: the page has reached the end, or waits for images and says "One moment"."""
     return tab.locator("#done").is_visible()
+
+
+def is_done(tab: Any) -> bool:
+    return is_empty(tab) and tab.inner_text("#done-title") == "Nothing left to label"
 
 
 def press(tab: Any, key: str) -> int:
@@ -73,7 +78,7 @@ def press(tab: Any, key: str) -> int:
     image = shown(tab)
     assert image is not None
     tab.keyboard.press(key)
-    until(tab, lambda: is_done(tab) or shown(tab) not in (None, image), "the next image")
+    until(tab, lambda: is_empty(tab) or shown(tab) not in (None, image), "the next image")
     return image
 
 
@@ -102,7 +107,8 @@ def test_twenty_images_by_keyboard_alone(tmp_path: Path) -> None:
         for key in "123nu" * 4:
             image = press(tab, key)
             pressed[image] = {KEYS[key]: 1}
-        assert is_done(tab) and len(pressed) == 20
+        until(tab, lambda: is_done(tab), "the end")
+        assert len(pressed) == 20
         until(tab, lambda: len(votes(store)) == 20, "all answers at the server")
         assert votes(store) == pressed and len(rows(store)) == 20
         assert all(0 <= row["seconds"] < 60 for row in rows(store))
@@ -114,13 +120,13 @@ def test_why_and_guess_are_shown_and_said(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=3, picks=3)
     with running(store.folder) as server, labeling(server) as tab:
         press(tab, "2")
-        assert tab.inner_text("#why-text") == "Called for by this failure: cat, taken for dog; similarity 99"
+        assert tab.inner_text("#why-text") == "Similar to this failure: cat, predicted as dog; similarity 99 %"
         assert tab.inner_text("#guess-title") == "The model’s guess: dog"
-        assert tab.locator("#chances li").all_inner_texts() == ["cat\n70 %", "dog\n30 %"]
+        assert tab.locator("#probabilities li").all_inner_texts() == ["cat\n70 %", "dog\n30 %"]
         assert tab.evaluate("document.getElementById('center').naturalWidth") == 24
         said = tab.text_content("#live")
         assert said.startswith("dog. Image ") and said.endswith(
-            "The model says dog, 30 %. Called for by a failure of class cat."
+            "The model says dog, 30 %. Similar to a failure of class cat."
         )
 
 
@@ -222,14 +228,14 @@ def test_while_images_are_on_their_way_the_page_does_not_call_it_the_end(tmp_pat
         until(tab, lambda: shown(tab), "an image")
         waiting: list[Any] = []
         tab.route("**/api/next", lambda route: waiting.append(route))  # the server takes its time
-        while not is_done(tab):
+        while not is_empty(tab):
             press(tab, "1")
         assert tab.inner_text("#done-title") == "One moment" and len(rows(store)) < 8
         tab.unroute("**/api/next")  # which lets those that wait go on
         while len(rows(store)) < 8:
             press(tab, "2")
             tab.wait_for_timeout(50)
-        until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to ask", "the end, when it is")
+        until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to label", "the end, when it is")
 
 
 def test_the_page_asks_once_at_a_time(tmp_path: Path) -> None:
@@ -259,7 +265,7 @@ def test_a_server_that_fails_to_answer_is_not_the_end(tmp_path: Path) -> None:
         assert tab.inner_text("#done-title") == "One moment"
         tab.unroute("**/api/next")
         tab.evaluate("document.dispatchEvent(new Event('visibilitychange'))")  # it looks again when one comes back
-        until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to ask", "the end, when it is")
+        until(tab, lambda: tab.inner_text("#done-title") == "Nothing left to label", "the end, when it is")
 
 
 def test_two_people_never_do_the_same(tmp_path: Path) -> None:
@@ -319,7 +325,9 @@ def test_answers_of_a_closed_page_are_sent_by_the_next(tmp_path: Path) -> None:
             press(tab, "2")
             tab.wait_for_timeout(100)
             server = start(store.folder, server.client.port, token="another-token-of-two")
-            until(tab, lambda: "has the token" in tab.inner_text("#trouble"), "the old cookie is refused, in words")
+            until(
+                tab, lambda: "contains the token" in tab.inner_text("#trouble"), "the old cookie is refused, in words"
+            )
             assert len(rows(store)) == 1
             tab.close()
             tab = context.new_page()
@@ -334,8 +342,8 @@ def test_an_image_that_is_gone_can_be_answered(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=2, picks=2)
     sorted((tmp_path / "pool").iterdir())[0].unlink()
     with running(store.folder) as server, labeling(server) as tab:
-        until(tab, lambda: "The image file is gone" in tab.inner_text("#stage"), "a word about it")
-        assert "gone" in tab.text_content("#live")
+        until(tab, lambda: "The image file is missing" in tab.inner_text("#stage"), "a word about it")
+        assert "missing" in tab.text_content("#live")
         tab.keyboard.press("u")
         until(tab, lambda: [row["answer"] for row in rows(store)] == ["unsure"], "the answer")
 
@@ -394,7 +402,7 @@ def test_a_refused_answer_is_not_passed_over_in_silence(tmp_path: Path) -> None:
         with store.writing() as connection:
             connection.execute("DELETE FROM pick WHERE image = ?", (shown(tab),))
         tab.keyboard.press("1")
-        until(tab, lambda: "was not taken. No round has picked image" in tab.inner_text("#trouble"), "a word")
+        until(tab, lambda: "was not saved. No round has picked image" in tab.inner_text("#trouble"), "a word")
         assert rows(store) == [] and kept_in_browser(tab) == [], "this workspace's server said no: it is not sent again"
 
 
@@ -448,8 +456,8 @@ def test_disagreements_can_be_answered_again(tmp_path: Path) -> None:
     answer(store, image, "Ann", "class", 0, "ticket-ann")
     answer(store, image, EVIL[0], "class", 1, "ticket-bo")
     with running(store.folder) as server, labeling(server) as tab:
-        until(tab, lambda: tab.inner_text("#split-count") == "1", "a count")
-        tab.click("#to-split")
+        until(tab, lambda: tab.inner_text("#disagreements-count") == "1", "a count")
+        tab.click("#to-disagreements")
         tab.wait_for_selector(".card")
         assert tab.locator(".card b").all_inner_texts() == ["cat × 1", "dog × 1"]
         assert tab.locator(".card span").all_inner_texts() == ["Ann", EVIL[0]]
@@ -457,7 +465,7 @@ def test_disagreements_can_be_answered_again(tmp_path: Path) -> None:
         tab.keyboard.press("Enter")
         until(tab, lambda: shown(tab) == image, "the image")
         tab.keyboard.press("2")
-        until(tab, lambda: "Nobody disagrees" in tab.inner_text("#split-text"), "settled")
+        until(tab, lambda: "There are no disagreements" in tab.inner_text("#disagreements-text"), "settled")
         assert votes(store)[image] == {1: 2}
         tab.click("#to-label")
         until(tab, lambda: shown(tab) not in (None, image), "back to work")

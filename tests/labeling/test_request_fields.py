@@ -71,7 +71,7 @@ def test_bad_bodies(client: Client, body: bytes, status: int) -> None:
     ],
 )
 def test_bad_answers(client: Client, store: Store, wrong: dict[str, object]) -> None:
-    (image,) = [row["image"] for row in store._connection().execute("SELECT image FROM pick LIMIT 1")]
+    (image,) = [row["image"] for row in store._connections.own().execute("SELECT image FROM pick LIMIT 1")]
     given = {"image": image, "who": "Ann", "answer": "none", "ticket": TICKET}
     reply = client.post("/api/answer", given | wrong)
     assert reply.status == 422 and reply.json()["error"] and votes(store) == {}

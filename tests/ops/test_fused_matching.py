@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rarefish.kernels import Standardized, similarity, standardize, standardize_rows
+from rarefish.kernels import Standardized, largest_similarity, similarity, standardize, standardize_rows
 from rarefish.matching import DOUBTFUL, FULL, LAST, Picks, match_batches, weigh
 from tests.test_kernels import random_descriptors
 from tests.test_matching import find_distinct
@@ -31,8 +31,8 @@ def points(count: int, widths: tuple[int, ...], seed: int) -> Standardized:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.integers(1, 40),
-    st.integers(1, 300),
+    st.integers(1, 20),
+    st.integers(1, 150),
     st.lists(st.integers(5, 70), min_size=1, max_size=3).map(tuple),
     st.sampled_from(["fisher", "sum", "features"]),
     st.sampled_from([1, 2, 8, 17, 64]),
@@ -47,7 +47,7 @@ def test_equals_the_whole_matrix(
     if is_weighed:
         posterior = torch.rand(num_images, 4, generator=torch.Generator().manual_seed(2)).pow(3).to(DEVICE)
         classes = (torch.arange(num_centers) % 4).to(DEVICE)
-        largest = sum(widths) ** 2
+        largest = largest_similarity(sum(widths), kernel)
         probabilities = fused.ClassProbabilities(posterior, classes, FULL, DOUBTFUL, float(largest), LAST)
         expected = weigh(expected, posterior.T[classes], largest)
     packed, exact = (tuple(fused.pack(p, kernel, d) for p in (centers, pool)) for d in (torch.float16, torch.float32))
@@ -59,7 +59,7 @@ def test_equals_the_whole_matrix(
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(1, 20), st.integers(40, 300), st.integers(1, 9), st.integers(0, 5), st.booleans())
+@given(st.integers(1, 20), st.integers(40, 150), st.integers(1, 9), st.integers(0, 5), st.booleans())
 def test_nothing_above_the_floor_is_missed(count: int, num_images: int, depth: int, at: int, is_weighed: bool) -> None:
     centers, pool = points(count, (40, 30), 3), points(num_images, (40, 30), 4)
     whole, probabilities = similarity(centers, pool, "fisher"), None
@@ -106,7 +106,8 @@ def test_the_largest_of_long_rows(length: int, count: int, seed: int) -> None:
     assert torch.equal(value, values.gather(1, place)) and all(len(set(row)) == len(row) for row in place.tolist())
 
 
-def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernel", ["fisher", "features"])
+def test_a_table_by_the_kernels_equals_the_plain_one(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pool, failures = random_descriptors(150, seed=1), random_descriptors(5, seed=2)
     pool = replace(
         pool,
@@ -122,7 +123,7 @@ def test_a_table_by_the_kernels_equals_the_plain_one(monkeypatch: pytest.MonkeyP
 
     def find() -> Picks:
         batches = [pool[rows] for rows in torch.arange(150, device=DEVICE).split(40)]
-        return find_distinct(lambda depth, _: match_batches(batches, centers, classes, "fisher", depth), 20, budget=20)
+        return find_distinct(lambda depth, _: match_batches(batches, centers, classes, kernel, depth), 20, budget=20)
 
     plain = find()
     monkeypatch.setattr("rarefish.matching.is_fusible", lambda *_: True)

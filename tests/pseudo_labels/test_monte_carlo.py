@@ -107,6 +107,10 @@ def test_samples_degrees_noise_and_seed_are_settings() -> None:
     torch.testing.assert_close(still, shown.repeat_interleave(3, dim=0), atol=1e-5, rtol=0)
     noisy = MonteCarlo(samples=200, degrees=0, noise=0.5).distort(torch.zeros(1, 1, 6, 6))
     assert float(noisy.std()) == pytest.approx(0.5, rel=0.05)
+    above = torch.zeros(1, 1, 9, 9)
+    above[..., 0, 4] = 1
+    turned = MonteCarlo(samples=20, degrees=45, noise=0).distort(above).argmax(dim=3).amax(dim=(1, 2))
+    assert (turned < 4).any() and (turned > 4).any(), "to both sides"
     assert not torch.equal(MonteCarlo(seed=1).distort(shown), MonteCarlo(seed=2).distort(shown))
     bad: list[dict[str, Any]] = [{"samples": 1}, {"degrees": -1.0}, {"noise": -0.1}, {"statistic": "trase"}]
     for settings_ in bad:

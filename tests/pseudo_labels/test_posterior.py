@@ -1,6 +1,7 @@
 """The trusted posterior: what it learns against what is known, its choice of candidate, its care for its input."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from rarefish.pseudo_labels.posterior import (
 from tests.cases import Plain, blobs, exact_posterior, labeled
 
 CPU = torch.device("cpu")
+UNEVEN = [0.5, 0.3, 0.2]
+"""Shares of the classes in a validation set: what is wrong about a prior does not show where all are equal."""
 QUICK = Posterior(steps=(60, 60), batch_size=32)
 
 
@@ -41,9 +44,10 @@ def evidence_of(
     features: tuple[Tensor, Tensor] | None = None,
     num_labeled: int = 0,
 ) -> Evidence:
-    """Evidence about three classes, equally frequent; the features are the images unless given."""
+    """Evidence about three classes, as frequent as in the validation set; the features are the images unless given."""
     own, of_pool = features or (images, pool)
-    prior, size = torch.full((3,), 1 / 3), len(labels) - num_labeled
+    size = len(labels) - num_labeled
+    prior = labels[:size].bincount(minlength=3) / size
     return Evidence(model, Seen(images, own), labels, size, prior, Seen(pool, of_pool), 4000, seeded(), CPU)
 
 
@@ -55,7 +59,7 @@ def small_net() -> nn.Module:
 @pytest.mark.parametrize("are_features_blind", [True, False])
 def test_learns_the_posterior_under_the_pools_shares(are_features_blind: bool) -> None:
     """By the network where the features say nothing, by a head on them where the network cannot learn."""
-    images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 600)
+    images, labels = blobs(UNEVEN, 600)
     pool, truth = blobs([0.6, 0.38, 0.02], 4000, seed=5)
     blind = torch.zeros(600, 2), torch.zeros(4000, 2)
     shown = (images, pool) if are_features_blind else (torch.zeros_like(images), torch.zeros_like(pool))
@@ -76,13 +80,13 @@ def test_learns_the_posterior_under_the_pools_shares(are_features_blind: bool) -
 
 
 def test_the_head_is_where_its_loss_is_flat() -> None:
-    images, labels = blobs([0.5, 0.3, 0.2], 200)
-    evidence = evidence_of(small_net(), images, labels, images)
+    images, labels = blobs([0.6, 0.3, 0.1], 200)
+    evidence = replace(evidence_of(small_net(), images, labels, images), prior=torch.tensor(UNEVEN))
     head = fit_head(evidence, torch.ones(200, dtype=torch.bool))
     weight, bias = head.weight_DC.clone().requires_grad_(), head.bias_C.clone().requires_grad_()
     logits = (images - images.mean(dim=0)) / images.std(dim=0) @ weight + bias
     each = functional.cross_entropy(logits, labels, reduction="none")
-    by_class = torch.stack([each[labels == c].mean() for c in range(3)]).mean()
+    by_class = sum(UNEVEN[c] * each[labels == c].mean() for c in range(3))
     (by_class + 3 / 200 / 2 * weight.square().sum()).backward()
     assert weight.grad is not None and bias.grad is not None
     assert max(weight.grad.abs().max(), bias.grad.abs().max()) < 1e-3
@@ -101,7 +105,7 @@ def test_a_candidate_that_is_too_sure_is_not_blamed_for_it() -> None:
 def test_a_head_must_be_clearly_better() -> None:
     """With ten labels held out, a head that is a little better by chance is not taken."""
     for seed in range(4):
-        images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 100, seed)
+        images, labels = blobs(UNEVEN, 100, seed)
         assert isinstance(QUICK(evidence_of(small_net(), images, labels, images)).answer, Network)
 
 
@@ -118,7 +122,7 @@ def test_chance_does_not_choose_between_candidates_that_know_nothing(num_validat
 
 def test_features_that_know_what_was_bought_do_not_make_a_head_better() -> None:
     """A model has learned the labels that were bought, so its features tell them; of other images they tell nothing."""
-    images, labels = blobs([1 / 3, 1 / 3, 1 / 3], 600)
+    images, labels = blobs(UNEVEN, 600)
     pool, _ = blobs([0.6, 0.38, 0.02], 4000, seed=5)
     images = images + torch.randn(images.shape, generator=seeded())
     learned_by_heart = functional.one_hot(labels, 3).float()
@@ -126,6 +130,35 @@ def test_features_that_know_what_was_bought_do_not_make_a_head_better() -> None:
     features = learned_by_heart, torch.zeros(4000, 3)
     learned = Posterior(steps=(300, 300))(evidence_of(small_net(), images, labels, pool, features, num_labeled=540))
     assert isinstance(learned.answer, Network)
+
+
+def test_heads_are_calibrated_on_labels_they_have_not_learned() -> None:
+    """Features of chance: a head learns its own labels by heart, and is wrong and sure of it about all others."""
+    images, labels = torch.randn(60, 40, generator=seeded()), blobs(UNEVEN, 60)[1]
+    evidence = evidence_of(small_net(), images, labels, images)
+    held = Posterior().out_of_fold(evidence, fit_head(evidence, labels >= 0))
+    assert len(held.candidates) == 3 and held.temperature > 1.5
+    assert (held.logits.argmax(dim=1) == held.labels).float().mean() < 0.6
+
+
+def test_a_class_with_a_single_image_does_not_count_for_the_temperature() -> None:
+    images, labels = blobs([0.6, 0.4, 0.0], 40)
+    labels[7] = 2
+    evidence = evidence_of(small_net(), images, labels, images)
+    held = QUICK.out_of_fold(evidence, fit_head(evidence, labels >= 0))
+    assert len(held.labels) == 39 and 2 not in held.labels.tolist()
+
+
+def test_a_class_without_validation_images_is_not_expected_in_the_pool() -> None:
+    images, labels = blobs([0.6, 0.4, 0.0], 60)
+    pool, _ = blobs([0.8, 0.2, 0.0], 400, seed=5)
+    evidence = evidence_of(small_net(), images, labels, pool)
+    learned = QUICK(evidence)
+    view = View(pool, torch.empty(0), (evidence.sample.features,))
+    found = learned(view, None, lambda _: view)
+    assert learned.pool_mix_C[2] == 0 and (found[:, 2] == 0).all() and found.isfinite().all()
+    low, high = learned.pool_mix_interval_2C
+    assert (low <= learned.pool_mix_C).all() and (learned.pool_mix_C <= high).all() and (high - low)[:2].min() > 0
 
 
 def test_a_network_that_diverges_is_not_taken() -> None:
@@ -185,12 +218,12 @@ def test_a_handful_of_validation_images_is_too_few() -> None:
 
 
 def test_passes_are_counted() -> None:
-    # Each trusted image once; a tenth of the validation set, or three, again; 10 steps of 8 images there and back; the
-    # sample twice, the pool once.
+    # Each trusted image once, validation images again for the temperature; a tenth of these, or three, again; 10 steps
+    # of 8 images there and back, and three times 6 without a fold; the sample five times, the pool once.
     passes = Posterior(steps=(10, 10), batch_size=8).passes
-    assert passes(100, 0, 3000) == 100 + 10 + 2 * 80 + 2 * 3000 + 3000
-    assert passes(60, 40, 50_000) == 100 + 6 + 2 * 80 + 2 * 5000 + 50_000
-    assert passes(12, 0, 3000) == 12 + 3 + 2 * 80 + 2 * 3000 + 3000
+    assert passes(100, 0, 3000) == 100 + 100 + 10 + 2 * (10 + 3 * 6) * 8 + 5 * 3000 + 3000
+    assert passes(60, 40, 50_000) == 100 + 60 + 6 + 2 * (10 + 3 * 6) * 8 + 5 * 5000 + 50_000
+    assert passes(12, 0, 3000) == 12 + 12 + 3 + 2 * (10 + 3 * 6) * 8 + 5 * 3000 + 3000
 
 
 class InPlace(nn.Module):
@@ -225,16 +258,16 @@ def test_neither_global_chance_nor_a_forbidden_gradient_nor_a_model_that_writes_
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ArgumentError, match="above 0"):
+    with pytest.raises(ArgumentError, match="batch_size > 0 and lr > 0"):
         Posterior(steps=(0, 10))
     for labels, own in ((labeled(12, 2).tensors[1] + 7, {}), (labeled(12, 2).tensors[1], {1: 9})):
         trusted = TensorDataset(labeled(12, 2).tensors[0], labels)
         with pytest.raises(LabelError, match="classes"):
             select(Plain(), labeled(10, 1), trusted, budget=2, labels="posterior", labeled=own, progress=False)
-    with pytest.raises(ArgumentError, match="A posterior is learned for a pool"):
+    with pytest.raises(ArgumentError, match="A posterior is trained for a pool"):
         describe(Plain(), labeled(6, 2), labels="posterior", progress=False)
     pool, validation = labeled(10, 1), labeled(6, 2)
-    with pytest.raises(ArgumentError, match="exclude or labeled names 10"):
+    with pytest.raises(ArgumentError, match="exclude or labeled contains 10"):
         select(Plain(), pool, validation, budget=2, labels="posterior", labeled={10: 1}, progress=False)
     with pytest.raises(LabelError, match="labels='posterior' needs validation labels"):
         select(Plain(), pool, TensorDataset(validation.tensors[0]), budget=2, labels="posterior", progress=False)

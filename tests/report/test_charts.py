@@ -21,7 +21,7 @@ from rarefish.report.charts import (
 )
 from rarefish.report.curves import Curve
 from rarefish.report.workspace_page import draw_change, draw_mix, draw_progress
-from tests.report.test_demo_page import RECORDS, VALUES
+from tests.report.test_demo import RECORDS, VALUES
 
 
 def test_charts_show_every_method_and_their_text_stays_text() -> None:
@@ -54,6 +54,20 @@ def test_of_many_curves_only_ours_has_its_spread(count: int, bands: int) -> None
     assert all(widths["m3"] > width for name, width in widths.items() if name != "m3")
 
 
+def test_baselines_are_dashed_and_the_paper_is_dotted() -> None:
+    drawn = Curve("a", np.array([10, 20]), np.array([[0.1, 0.2], [0.2, 0.3]]))
+    level = Curve("trusted", np.array([10, 20]), np.array([[0.5, 0.5], [0.7, 0.7]]))
+    paper = Curve("a", np.array([10, 20]), np.array([[0.3, 0.4]]))
+    axes = draw_lines([drawn], "title", ["a"], paper=[paper], baselines=[level]).axes[0]
+    styles = {line.get_linestyle(): np.asarray(line.get_xydata()).tolist() for line in axes.lines}
+    assert styles == {
+        "-": [[10, pytest.approx(0.15)], [20, 0.25]],
+        ":": [[10, 0.3], [20, 0.4]],
+        "--": [[0, pytest.approx(0.6)], [20, pytest.approx(0.6)]],
+    }
+    assert len({line.get_color() for line in axes.lines}) == 2  # the paper's has the colour of ours
+
+
 @pytest.mark.parametrize("name", ["US$", "$^$", r"$\frac$", "a_$b$"])
 def test_dollar_signs_in_names_are_drawn_as_they_are(name: str, tmp_path: Path) -> None:
     """matplotlib takes text between two of them for a formula, and a broken formula for an error."""
@@ -62,7 +76,10 @@ def test_dollar_signs_in_names_are_drawn_as_they_are(name: str, tmp_path: Path) 
     places = {name: (np.zeros((4, 2)), np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))}
     found = {
         "classes": [name, "b"],
-        "trainings": [{"labels_spent": n, "accuracy": 0.5, "balanced": 0.5, "recall": [0.1 * n, 0.5]} for n in (1, 2)],
+        "trainings": [
+            {"labels_spent": n, "accuracy": 0.5, "balanced": 0.5, "recall": [0.1 * n, 0.5], "scored": "out of fold"}
+            for n in (1, 2)
+        ],
         "mix": {"validation": [0.5, 0.5], "pool": [0.2, 0.8]},
     }
     figures = [

@@ -27,6 +27,7 @@ def test_a_dip_does_not_undo_what_was_reached() -> None:
 
 def test_labels_saved() -> None:
     assert labels_saved(made(0.2, 0.4, 0.8), made(0.1, 0.2, 0.4)) == pytest.approx(1 / 3)
+    assert labels_saved(made(0.2, 0.4, 0.8), made(0.1, 0.2, 0.3, 0.4)) == pytest.approx(1 / 2)
     assert labels_saved(made(0.1, 0.1), made(0.1, 0.2)) == -np.inf
 
 

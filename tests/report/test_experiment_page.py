@@ -1,17 +1,19 @@
 """The report of runs, made and opened."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyarrow import parquet
 
-from rarefish.active_learning.records import COLUMNS
-from rarefish.errors import ArgumentError
+from rarefish.active_learning.records import COLUMNS, write_records
+from rarefish.errors import ArgumentError, DataError
 from rarefish.report.curves import methods_of
-from rarefish.report.experiment_page import FORMATS, comparisons, savings, write_report
+from rarefish.report.experiment_page import FORMATS, comparisons, reached, savings, write_report
 from rarefish.report.run_data import read_runs
 from tests.browser import open_page
+from tests.report.made import rounds
 
 
 @pytest.mark.browser
@@ -45,6 +47,32 @@ def test_numbers_of_the_report(run: Path) -> None:
     assert "random" not in saved  # it never gets where we begin
     tests = {one.rival: one for one in comparisons(contents)}
     assert tests["varR K128"].difference == pytest.approx((0.2 + 0.2 + 0.1) / 3) and tests["random"].num_seeds == 3
+
+
+def test_baselines_are_lines_and_rows_of_the_report(run: Path, tmp_path: Path) -> None:
+    """The trusted images alone: as good as ours between its second and third round; the posterior: better."""
+    for method, levels in (("trusted images only", (0.74, 0.76, 0.78)), ("posterior alone", (0.9, 0.9, 0.9))):
+        for seed, accuracy in enumerate(levels):
+            record = replace(rounds(method, seed, (accuracy - 0.01 * seed,))[0], round=0, labels_spent=0, new_labels=())
+            write_records([record], run / "records" / f"{method}-s{seed}.jsonl")
+    contents = read_runs([run])
+    assert methods_of(contents.records) == ["fisher density L80", "random", "varR K128"]
+    tests = {one.rival: one.difference for one in comparisons(contents)}
+    assert tests["posterior alone"] == pytest.approx((0.5 + 0.7 + 0.8) / 3 + 0.01 - 0.9)
+    saved = {name: (accuracy, labels) for name, _, accuracy, labels in reached(contents)}
+    assert saved == {"trusted images only": ("76.0 ± 2.0", "100"), "posterior alone": ("90.0 ± 0.0", "not reached")}
+    assert "trusted images only" not in [one.rival for one in savings(contents)]
+    write_report(contents, tmp_path, ["html", "csv"])
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<tr><td>posterior alone</td><td>3</td><td>") == 3  # accuracy, recall, labels needed
+    assert "<tr><th>labels</th><th>n</th><th>0</th><th>40</th>" in page
+    rows = list(csv.DictReader((tmp_path / "records.csv").read_text().splitlines()))
+    assert sum(row["round"] == "0" for row in rows) == 6 and len(rows) == 33
+    for path in (run / "records").glob("*"):
+        if path.name[0] not in "tp":
+            path.unlink()
+    with pytest.raises(DataError, match="only baselines and no finished rounds yet"):
+        read_runs([run])
 
 
 def test_unknown_formats_are_named(run: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def records(num_rounds: int, seeds: int = 2, with_validation: bool = True) -> li
                     accuracy=0.5,
                     rare_recall=0.5,
                     recall=recall,
-                    bought=(),
+                    new_labels=(),
                     select_s=0.0,
                     train_s=0.0,
                     validation_size=20_000,

@@ -30,7 +30,9 @@ def test_the_papers_curves_are_laid_over(run: Path, tmp_path: Path) -> None:
     (curve,) = read_runs([run], paper=paper).paper
     assert curve.method == "random" and curve.mean.tolist() == [0.4]
     path.write_text(json.dumps(settings | {"dataset": "svhn"}))
-    with pytest.raises(ArgumentError, match="no curves of 'svhn', only of mnist, svhn-extra, imagenet as it cuts them"):
+    with pytest.raises(
+        ArgumentError, match="no curves for 'svhn', only for mnist, svhn-extra, imagenet with its own splits"
+    ):
         read_runs([run], paper=paper)
 
 
@@ -63,15 +65,15 @@ def test_bad_input(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="no method 'fischer density L80' in these runs. Did you mean fisher"):
         read_runs([run], ours="fischer density L80")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="holds no run"):
+    with pytest.raises(DataError, match="does not contain a run"):
         read_runs([tmp_path / "empty"])
     (tmp_path / "empty" / "settings.json").write_text('{"methods": [], "rare": []}')
-    with pytest.raises(DataError, match="holds no records"):
+    with pytest.raises(DataError, match="contains no records"):
         read_runs([tmp_path / "empty"])
     bad = ("[]", '"run"', '{"methods": 3}', '{"methods": ["a"]}', '{"rare": {}}', '{"dataset": []}', "[" * 100_000, "{")
     for content in bad:
         (tmp_path / "empty" / "settings.json").write_text(content)
-        with pytest.raises(DataError, match=r"settings\.json (cannot be read|does not hold the settings of a run)"):
+        with pytest.raises(DataError, match=r"settings\.json (cannot be read|does not contain the settings of a run)"):
             read_runs([tmp_path / "empty"])
     (tmp_path / "empty" / "settings.json").unlink()
     os.mkfifo(tmp_path / "empty" / "settings.json")
@@ -79,7 +81,7 @@ def test_bad_input(run: Path, tmp_path: Path) -> None:
         read_runs([tmp_path / "empty"])
     broken = next((run / "records").glob("random*"))
     broken.write_text('{"method": "random"}\n')
-    with pytest.raises(DataError, match="does not hold records"):
+    with pytest.raises(DataError, match="does not contain records"):
         read_runs([run])
 
 
@@ -90,7 +92,7 @@ def test_a_cell_of_two_runs_counts_once_and_other_circumstances_are_kept_apart(r
     for change in ({"circumstances": {"junk": 5}}, {"training": {"epochs": 60}}):
         (again / "settings.json").write_text(json.dumps(settings | change))
         with pytest.raises(
-            ArgumentError, match=f"run and .*again differ in {next(iter(change))}. Report them separately"
+            ArgumentError, match=f"run and .*again differ in {next(iter(change))}. Write a separate report for each"
         ):
             read_runs([run, again])
 

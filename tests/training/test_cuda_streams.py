@@ -1,4 +1,4 @@
-"""Parallel trainings equal each alone. On a CPU a trainer has no stream and records nothing."""
+"""Training jobs run in parallel equal each job alone. On a CPU a trainer has no stream and records nothing."""
 
 import copy
 import weakref
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from rarefish.models.networks import build_model
 from rarefish.training import cuda_streams
+from rarefish.training.config import Training
 from rarefish.training.cuda_streams import fit_many, fit_on_streams
 from rarefish.training.jobs import Job, fit_each
-from rarefish.training.loop import Training
 from rarefish.training.rotation import show_rotations
 from tests.training.test_vmapped import make_jobs
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from torch import nn
 
+from rarefish.training.config import Training
 from rarefish.training.jobs import group_compatible
-from rarefish.training.loop import Training
 from tests.training.test_vmapped import make_jobs
 
 

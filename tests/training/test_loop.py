@@ -1,19 +1,34 @@
-"""Training learns, repeats itself by seed, and its score is counted right."""
+"""Training learns, repeats itself by seed, keeps the best epoch, and a kill does not change how it ends."""
 
+import math
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
 
+from rarefish.data.image_files import ImageFiles, read_folder
 from rarefish.data.lazy_images import Stored
-from rarefish.errors import ArgumentError
+from rarefish.errors import ArgumentError, DataError, LabelError, ModelError, NotFiniteError
+from rarefish.training.config import Training
 from rarefish.training.evaluation import evaluate
-from rarefish.training.loop import Training, draw_epoch, fit, in_batches, move, read_images
+from rarefish.training.loop import draw_order, fit, in_batches, read_images
+from tests import forked_processes
+from tests.training.small import SMALL, blobs, fine_tune, net, same
+
+ROOT = Path(__file__).parents[2]
 
 
-def blobs(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
     labels = torch.arange(count) % 3
     images = torch.randn(count, 1, 4, 4, generator=torch.Generator().manual_seed(0)) * 0.3
     return images + labels[:, None, None, None] - 1, labels
@@ -25,7 +40,7 @@ def small(seed: int = 0) -> nn.Module:
 
 
 def test_learns_and_repeats_itself() -> None:
-    images, labels = blobs()
+    images, labels = tensors()
     runs = []
     for _ in range(2):
         net = small()
@@ -57,50 +72,8 @@ def test_the_learning_rate_falls_as_the_settings_say() -> None:
 
 
 def test_read_images_keeps_the_order() -> None:
-    images, labels = blobs(9)
+    images, labels = tensors(9)
     assert torch.equal(read_images(TensorDataset(images, labels), [8, 0, 3]), images[[8, 0, 3]])
-
-
-def test_bad_settings() -> None:
-    with pytest.raises(ArgumentError, match="lr > 0"):
-        Training(lr=0.0)
-
-
-def rates(**settings: object) -> list[float]:
-    training = Training(epochs=10, lr=1.0, **settings)  # pyright: ignore[reportArgumentType]
-    return [training.lr_at(epoch) for epoch in range(10)]
-
-
-def test_a_cosine_rises_once_and_falls_to_nothing() -> None:
-    values = rates(cosine=True)
-    assert values[0] == pytest.approx(0.5)
-    assert values[1:] == sorted(values[1:], reverse=True)
-    assert values[1] > 0.99 and 0 < values[-1] < 0.01
-
-
-def test_the_rate_falls_after_given_epochs() -> None:
-    assert rates(milestones=(3, 7)) == pytest.approx([1] * 3 + [0.1] * 4 + [0.01] * 3)
-
-
-def test_moved_images_show_what_the_moves_say() -> None:
-    image = torch.arange(6.0).reshape(1, 1, 2, 3)
-    moves = torch.tensor([[0, 0, 0], [1, 0, 0], [0, -1, 0], [0, 1, 1]])
-    told = move(image.expand(4, 1, 2, 3), moves)[:, 0].tolist()
-    assert told == [
-        [[0, 1, 2], [3, 4, 5]],
-        [[3, 4, 5], [3, 4, 5]],
-        [[0, 0, 1], [3, 3, 4]],
-        [[1, 0, 0], [4, 3, 3]],
-    ]
-
-
-def test_moves_stay_within_their_settings_and_are_drawn_only_if_wanted() -> None:
-    order, none = draw_epoch(200, Training(), torch.Generator().manual_seed(0))
-    assert order.sort().values.tolist() == list(range(200)) and none.shape == (200, 0)
-    _, moves = draw_epoch(200, Training(shift=2, flip=True), torch.Generator().manual_seed(0))
-    assert moves[:, :2].unique().tolist() == [-2, -1, 0, 1, 2] and moves[:, 2].unique().tolist() == [0, 1]
-    _, moves = draw_epoch(200, Training(shift=2), torch.Generator().manual_seed(0))
-    assert not moves[:, 2].any()
 
 
 def test_weights_are_pulled_to_zero_and_biases_are_not() -> None:
@@ -132,17 +105,11 @@ def test_no_batch_is_a_little_rest(count: int, size: int, sizes: list[int]) -> N
 
 
 def test_smooth_labels_and_low_precision_are_learned_from() -> None:
-    images, labels = blobs()
+    images, labels = tensors()
     net = small()
     fit(net, images, labels, Training(epochs=40, label_smoothing=0.1, precision="bfloat16"), torch.Generator())
     assert evaluate(net, TensorDataset(images, labels), 3).accuracy > 0.95
     assert net(images).softmax(dim=1).amax(dim=1).mean() < 0.97  # a label of 0.93 is aimed at, not of 1
-
-
-@pytest.mark.parametrize("settings", [{"shift": -1}, {"label_smoothing": 1.0}, {"precision": "float8"}])
-def test_bad_modern_settings(settings: dict[str, object]) -> None:
-    with pytest.raises(ArgumentError):
-        Training(**settings)  # pyright: ignore[reportArgumentType]
 
 
 class KilledError(Exception):
@@ -151,7 +118,7 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("is_stored", [False, True])
 def test_a_training_goes_on_from_its_last_epoch(is_stored: bool, tmp_path: Path) -> None:
-    images, labels = blobs()
+    images, labels = tensors()
     source = Stored(TensorDataset(images), range(60)) if is_stored else images
     settings = Training(epochs=6, batch_size=7, momentum=0.9, step_size=2, shift=1, flip=True)
     told: list[nn.Module] = []
@@ -166,8 +133,8 @@ def test_a_training_goes_on_from_its_last_epoch(is_stored: bool, tmp_path: Path)
     fit(whole, source, labels, settings, torch.Generator().manual_seed(1))
     with pytest.raises(KilledError):
         fit(begun, source, labels, settings, torch.Generator().manual_seed(1), on_epoch=kill, checkpoint=path)
-    chance = torch.Generator().manual_seed(1)
-    fit(again, source, labels, settings, chance, on_epoch=told.append, checkpoint=path)
+    generator = torch.Generator().manual_seed(1)
+    fit(again, source, labels, settings, generator, on_epoch=told.append, checkpoint=path)
     assert len(told) == 6  # the four before the kill, and the two that were left
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
     # What is finished is not trained again; what would be another training does not take it up.
@@ -175,3 +142,221 @@ def test_a_training_goes_on_from_its_last_epoch(is_stored: bool, tmp_path: Path)
     assert len(told) == 6 and torch.equal(other.state_dict()["1.weight"], whole.state_dict()["1.weight"])
     fit(small(), source, labels, settings, torch.Generator().manual_seed(2), on_epoch=told.append, checkpoint=path)
     assert len(told) == 12
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ImageFiles:
+    """Bright images, dark ones, and those bright at the top."""
+    rng = np.random.default_rng(0)
+    for name, top, bottom in (("bright", 200, 200), ("dark", 50, 50), ("mixed", 200, 50)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(7):
+            pixels = np.concatenate([np.full((6, 12), top), np.full((6, 12), bottom)]) + rng.normal(0, 15, (12, 12))
+            image = Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
+            image.save(tmp_path / "images" / name / f"{number}.png")
+    return read_folder(tmp_path / "images", size=(12, 12), mode="L")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_learns_from_files_and_repeats_itself(files: ImageFiles, optimizer: str) -> None:
+    training = replace(SMALL, optimizer=optimizer, epochs=12, balanced=True, label_smoothing=0.1)
+    one, other = net(12), net(12)
+    before = torch.get_rng_state()
+    fitted = fine_tune(one, files, files, training)
+    assert fitted == fine_tune(other, files, files, training) and same(one, other)
+    assert torch.equal(torch.get_rng_state(), before), "the caller's random state is untouched"
+    assert fitted.accuracy > 0.9 and len(fitted.recall) == 3 and fitted.epochs == 12
+    assert fitted.history[-1].loss < fitted.history[0].loss and not one.training
+
+
+def test_workers_change_nothing(files: ImageFiles) -> None:
+    one, other = net(12), net(12)
+    training = replace(SMALL, epochs=1)
+    assert fine_tune(one, files, files, training) == fine_tune(
+        other, files, files, replace(training, num_workers=2)
+    ) and same(one, other)
+
+
+def test_the_model_has_the_weights_of_that_epoch() -> None:
+    model, states = net(), []
+    training = replace(SMALL, epochs=8, lr=0.05)
+    fitted = fine_tune(
+        model,
+        blobs(12),
+        blobs(30, seed=1),
+        training,
+        on_epoch=lambda model: states.append({k: v.clone() for k, v in model.state_dict().items()}),
+    )
+    best = states[fitted.best_epoch - 1]
+    assert len(states) == 8 and all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
+
+
+def test_patience_ends_it() -> None:
+    fitted = fine_tune(net(), blobs(30), blobs(9), replace(SMALL, epochs=50, patience=3))
+    assert fitted.epochs == fitted.best_epoch + 3 < 50
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_few_labels(count: int) -> None:
+    """One image alone, classes with none, and a last batch of one."""
+    data = Subset(blobs(9), list(range(count)))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    fitted = fine_tune(model, data, blobs(2), replace(SMALL, balanced=count == 2))
+    assert fitted.epochs == 4 and math.isnan(fitted.recall[2]) and 0 <= fitted.best.balanced_accuracy <= 1
+
+
+@pytest.mark.parametrize(("rest", "is_too_little"), [(1, True), (2, True), (3, False)])
+def test_norms_learn_nothing_from_a_little_rest(rest: int, is_too_little: bool) -> None:
+    """In the last batch of an epoch, which a norm would remember best."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    seen: list[int] = []
+    model[2].register_forward_hook(lambda norm, inputs, _: seen.append(len(inputs[0])) if norm.training else None)
+    fine_tune(model, blobs(24 + rest), blobs(9), replace(SMALL, batch_size=24, epochs=2))
+    assert seen == ([24, 24] if is_too_little else [24, rest, 24, rest])
+
+
+def test_files_that_broke_are_left_out_and_told(files: ImageFiles) -> None:
+    trusted = replace(files, paths=files.paths[1::2], labels=files.labels[1::2])
+    files.paths[4].write_bytes(b"no image")
+    fitted = fine_tune(net(12), files, trusted)
+    assert list(fitted.unreadable) == [4] and "cannot be decoded" in fitted.unreadable[4]
+    for path in files.paths[::2]:
+        path.write_bytes(b"no image")
+    with pytest.raises(DataError, match="None of the 11 images can be read: .*cannot be decoded"):
+        fine_tune(net(12), replace(files, paths=files.paths[::2], labels=files.labels[::2]), trusted)
+
+
+def test_order() -> None:
+    labels, generator = torch.tensor([0] * 90 + [2] * 9 + [-1]), torch.Generator().manual_seed(0)
+    assert sorted(draw_order(labels, Training(), generator).tolist()) == list(range(99))
+    balanced = Training(balanced=True)
+    drawn = labels[draw_order(labels, balanced, generator)]
+    assert len(drawn) == 99 and 30 < int((drawn == 2).sum()) < 70 and int(drawn.min()) == 0
+    assert set(draw_order(labels.repeat(20), balanced, generator).tolist()) <= set(range(2000)) - set(
+        range(99, 2000, 100)
+    )
+
+
+def test_weights_that_are_frozen_stay(tmp_path: Path) -> None:
+    model = net()
+    first = model[0].weight.requires_grad_(False).clone()  # pyright: ignore
+    fine_tune(model, blobs(9), blobs(9))
+    assert torch.equal(model[0].weight, first) and not model[0].weight.requires_grad  # pyright: ignore
+    with pytest.raises(ModelError, match="No parameter of the model requires a gradient"):
+        fine_tune(net().requires_grad_(False), blobs(9), blobs(9))
+
+
+class Mortal:
+    """A dataset that dies at its n-th item."""
+
+    def __init__(self, data: Any, lives: int) -> None:
+        self.data, self.lives = data, lives
+        self.paths = [f"{number}.png" for number in range(len(data))]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.lives -= 1
+        if not self.lives:
+            raise KilledError
+        image, label = self.data[index]
+        return image, int(label)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_stopped_anywhere_it_ends_the_same(tmp_path: Path, optimizer: str) -> None:
+    data, validation, path = blobs(9), blobs(12, seed=1), tmp_path / "run.pt"
+    training = replace(SMALL, optimizer=optimizer, epochs=6, batch_size=4, balanced=True, warmup=0.2)
+    whole = net()
+    expected = fine_tune(whole, Mortal(data, 0), validation, training, checkpoint=tmp_path / "whole.pt")
+    for lives in range(10, 70, 7):
+        path.unlink(missing_ok=True)
+        for lives_now in (lives, 25, 0):
+            model = net()
+            try:
+                fitted = fine_tune(model, Mortal(data, lives_now), validation, training, checkpoint=path)
+                assert fitted == expected and same(model, whole)
+            except KilledError:
+                assert lives_now
+    told: list[nn.Module] = []
+    again = net()
+    assert fine_tune(again, Mortal(data, 0), validation, training, checkpoint=path, on_epoch=told.append) == expected
+    assert same(again, whole) and not told, "what is finished is not done again"
+
+
+RUN = """
+import sys, time
+from pathlib import Path
+import torch
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+torch.set_num_threads(1)
+from rarefish.data.image_files import read_folder
+from tests.training.small import fine_tune, net
+from tests.training.test_loop import SLOW
+
+class Slow:
+    def __init__(self, data):
+        self.data, self.paths, self.targets = data, data.paths, data.targets
+    def __len__(self):
+        return len(self.data)
+    def __getitem__(self, index):
+        time.sleep(float(sys.argv[5]))
+        return self.data[index]
+
+files = Slow(read_folder(sys.argv[3], size=(12, 12), mode="L"))
+model = net(12)
+fine_tune(model, files, files, SLOW, checkpoint=Path(sys.argv[4]))
+torch.save(model.state_dict(), sys.argv[4] + ".weights")
+"""
+SLOW = replace(SMALL, epochs=8)
+
+
+@pytest.mark.slow
+def test_killed_with_signal_9_it_ends_the_same(files: ImageFiles, tmp_path: Path) -> None:
+    def start(checkpoint: Path, pause: float) -> "subprocess.Popen[bytes]":
+        places = (str(ROOT / "src"), str(ROOT), str(tmp_path / "images"), str(checkpoint), str(pause))
+        return forked_processes.Popen([sys.executable, "-c", RUN, *places])
+
+    torn, undisturbed = tmp_path / "torn.pt", net(12)
+    process = start(torn, 0.005)
+    fine_tune(undisturbed, files, files, SLOW)
+    deadline = time.monotonic() + 600
+    while not torn.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and not (tmp_path / "torn.pt.weights").exists()
+    done = len(torch.load(torn, weights_only=True)["history"])
+    assert 1 <= done < SLOW.epochs
+    assert start(torn, 0).wait(60) == 0
+    gone_on = net(12)
+    gone_on.load_state_dict(torch.load(f"{torn}.weights", weights_only=True))
+    assert same(gone_on, undisturbed)
+
+
+def test_bfloat16_where_it_is_asked_for() -> None:
+    for precision, expected in (("bfloat16", torch.bfloat16), ("float32", torch.float32), ("auto", torch.float32)):
+        model, kinds = net(), set()
+        model[0].register_forward_hook(lambda *told, kinds=kinds: kinds.add((told[0].training, told[2].dtype)))  # pyright: ignore
+        fine_tune(model, blobs(9), blobs(9), replace(SMALL, precision=precision))
+        assert {(True, expected), (False, expected)} <= kinds
+        assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+def test_what_cannot_be_learned_from_is_said_before_the_work() -> None:
+    nothing = TensorDataset(torch.empty(0, 1, 6, 6), torch.empty(0, dtype=torch.long))
+    for data, validation, name in ((nothing, blobs(3), "training"), (blobs(3), nothing, "validation")):
+        with pytest.raises(DataError, match=f"The {name} set is empty"):
+            fine_tune(net(), data, validation)
+    unlabeled = TensorDataset(torch.zeros(3, 1, 6, 6), torch.tensor([0, -1, 7]))
+    with pytest.raises(LabelError, match="labels must be 0 to 2, but found -1, 7 at index 1, 2"):
+        fine_tune(net(), unlabeled, blobs(3))
+    flat = TensorDataset(torch.zeros(3, 9), torch.arange(3))
+    with pytest.raises(ArgumentError, match=r"zoom needs images of shape \(channels, height, width\), not \(9,\)"):
+        fine_tune(nn.Linear(9, 3), flat, flat)
+    assert fine_tune(nn.Linear(9, 3), flat, flat, replace(SMALL, zoom=0.0, flip=False)).epochs == 4
+    with pytest.raises(NotFiniteError, match="in epoch 1. Lower lr, which is 1e"):
+        fine_tune(
+            net(), TensorDataset(torch.full((3, 1, 6, 6), math.inf), torch.arange(3)), blobs(3), replace(SMALL, lr=1e30)
+        )

@@ -6,7 +6,8 @@ import torch
 
 from rarefish.data.digits import load_digits
 from rarefish.models.networks import LeNet, classifier_of
-from rarefish.training.loop import Training, fit
+from rarefish.training.config import Training
+from rarefish.training.loop import fit
 from rarefish.training.rotation import ROTATION, PretrainingJob, pretrain_rotation, show_rotations
 
 

@@ -1,4 +1,4 @@
-"""Many trainings at once equal each alone."""
+"""Many training jobs at once equal each job alone."""
 
 import copy
 from dataclasses import replace
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.models.networks import draw_weights
+from rarefish.training.config import Training
 from rarefish.training.jobs import Job, fit_each
-from rarefish.training.loop import Training, fit
+from rarefish.training.loop import fit
 from rarefish.training.rotation import show_rotations
 from rarefish.training.vmapped import fit_vmapped
 from tests.cases import IMAGE, NUM_CLASSES, Plain

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
-from rarefish.workspace.actions import Running
+import torch
+
+from rarefish.models.loading import load_model
 from rarefish.workspace.answers import answer, take
+from rarefish.workspace.running import Running
 from rarefish.workspace.store import Store
 from tests.workspaces import CLASSES, make_workspace
 
@@ -24,3 +27,11 @@ def label_all(store: Store, who: str = "ann") -> None:
     for task in take(store, who, 100):
         number = int(names[task.image].split()[1][:5]) % len(CLASSES)
         answer(store, task.image, who, "class", number, f"{who}-{task.image}")
+
+
+def pretrained(folder: Path, **settings: object) -> Store:
+    """A workspace that trains only a head, since its network has weights from a file."""
+    folder.mkdir(exist_ok=True)
+    path = folder / "weights.pt"
+    torch.save(load_model("lenet", len(CLASSES), 1).state_dict(), path)
+    return small(folder, weights=str(path), **settings)

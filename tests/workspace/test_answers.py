@@ -19,7 +19,7 @@ def test_people_are_asked_in_order_and_not_about_what_others_look_at(tmp_path: P
     store = make_workspace(tmp_path, pool=8, picks=6)
     ann, bob = take(store, "ann", 2), take(store, "bob", 2)
     assert [task.rank for task in ann + bob] == [0, 1, 2, 3]
-    assert ann[0].center_class == 0 and ann[0].guess == 1 and ann[0].chances[0] == (0, 0.7)
+    assert ann[0].center_class == 0 and ann[0].guess == 1 and ann[0].probabilities[0] == (0, 0.7)
     answer(store, ann[0].image, "ann", "class", 2, "a0")
     more = take(store, "ann", 2, held=(ann[1].image,))
     assert [task.rank for task in more] == [4, 5] and take(store, "cleo", 3) == []
@@ -84,14 +84,14 @@ def test_answers_that_make_no_sense_change_nothing(tmp_path: Path) -> None:
     for bad, word in (
         ((image + 1, "ann", "class", 1), "No round has picked image"),
         ((image, "ann", "class", 7), "no class 7"),
-        ((image, "ann", "class", None), "A class number must be given with"),
-        ((image, "ann", "skip", 1), "A class number must be given with"),
+        ((image, "ann", "class", None), "Give a class number with"),
+        ((image, "ann", "skip", 1), "Give a class number with"),
         ((image, "ann", "undo", None), "one of class, none, unsure, skip"),
     ):
         with pytest.raises(LabelError, match=word):
             answer(store, *bad, ticket="t")
     for name in ("", " ", "a\nb", "x" * 65):
-        with pytest.raises(ArgumentError, match="A name has 1 to 64"):
+        with pytest.raises(ArgumentError, match="A name must have 1 to 64"):
             answer(store, image, name, "none", None, "t")
     assert progress(store).open == 1 and not verify(store)
 
@@ -102,7 +102,7 @@ def test_two_people_an_image(tmp_path: Path) -> None:
     for who, said in (("ann", (0, 1, 2)), ("bob", (0, 2, 2))):
         for number, task in zip(said, take(store, who, 3), strict=True):
             answer(store, task.image, who, "class", number, f"{who}{task.image}")
-    assert take(store, "cleo", 3) == [] and progress(store).open == 0 and progress(store).split == 1
+    assert take(store, "cleo", 3) == [] and progress(store).open == 0 and progress(store).disagreements == 1
     ((image, said),) = disagreements(store).items()
     assert said == {1: 1, 2: 1} and image not in settled(store) and len(settled(store)) == 2
 
@@ -113,10 +113,10 @@ def test_four_people_at_once_label_each_image_as_often_as_asked(tmp_path: Path, 
     store.set(people_per_image=people_per_image)
 
     def work(who: str) -> None:
-        chance = random.Random(who)
+        rng = random.Random(who)
         while tasks := take(store, who, 3):
             for task in tasks:
-                answer(store, task.image, who, "class", chance.randrange(3), f"{who}{task.image}")
+                answer(store, task.image, who, "class", rng.randrange(3), f"{who}{task.image}")
 
     threads = [Thread(target=work, args=(who,)) for who in ("ann", "bob", "cleo", "dan")]
     for thread in threads:

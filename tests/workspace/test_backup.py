@@ -13,7 +13,7 @@ import pytest
 from rarefish.errors import ArgumentError, WorkspaceError
 from rarefish.workspace.answers import answer, progress, take
 from rarefish.workspace.backup import Backup, back_up
-from rarefish.workspace.history import add_training
+from rarefish.workspace.round_history import add_training
 from rarefish.workspace.store import FILE, Store, open_store
 from rarefish.workspace.verification import verify
 from tests.labeling.serving import running
@@ -71,11 +71,15 @@ def test_what_is_there_is_not_overwritten(store: Store, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     for name in ("file", "folder", "link", "work"):
-        with pytest.raises(ArgumentError, match="is not an empty folder. Name a new folder"):
+        with pytest.raises(ArgumentError, match="is not an empty folder. Choose a new folder"):
             back_up(store, tmp_path / name)
     assert (tmp_path / "file").read_text() == "mine" and (tmp_path / "folder" / "mine").exists()
     done = run("backup", str(store.folder), str(tmp_path / "file" / "below"))
-    assert done.returncode == 1 and done.stderr.count("\n") == 1 and "could not be made: File exists" in done.stderr
+    assert (
+        done.returncode == 1
+        and done.stderr.count("\n") == 1
+        and f"Cannot write the backup {tmp_path / 'file' / 'below'}: File exists" in done.stderr
+    )
 
 
 def test_weights_that_are_gone_or_elsewhere_are_named_and_left_out(store: Store, tmp_path: Path) -> None:
@@ -121,16 +125,16 @@ def test_a_killed_backup_leaves_no_target(store: Store, tmp_path: Path) -> None:
 
 def test_check_says_what_a_copy_must_contain(store: Store) -> None:
     store.close()
-    assert json.loads(run("check", str(store.folder), "--json").stdout) == {"wrong": [], "notes": []}
+    assert json.loads(run("check", str(store.folder), "--json").stdout) == {"problems": [], "notes": []}
     with running(store.folder) as server:
         label_over_http(server.client, 1)
         done = run("check", str(store.folder))
         assert done.returncode == 0 and "must contain both files and the folder models" in done.stdout
-        assert "All is well." in done.stdout and "`rarefish backup`" in done.stdout
+        assert "No problems found." in done.stdout and "`rarefish backup`" in done.stdout
 
 
 def test_a_copy_of_an_interrupted_workspace_is_none(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-    with pytest.raises(WorkspaceError, match="is not a complete workspace, because creating it was interrupted"):
+    with pytest.raises(WorkspaceError, match="is incomplete, because the creation of the workspace was interrupted"):
         open_store(tmp_path)

@@ -78,9 +78,9 @@ def test_manifests(tmp_path: Path) -> None:
     with store.reading() as connection:
         rows = connection.execute("SELECT class FROM image WHERE part = 'validation'").fetchall()
     assert [row["class"] for row in rows] == [0, 1]
-    with pytest.raises(DataError, match="it needs path and label"):
+    with pytest.raises(DataError, match="has the columns path, but needs path and label"):
         list_trusted(tmp_path / "pool.csv")
-    with pytest.raises(DataError, match="There is no"):
+    with pytest.raises(DataError, match="nowhere.csv does not exist"):
         list_pool(tmp_path / "nowhere.csv")
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_was_mended_or_changed_is_taken_in_again(tmp_path: Path) -> 
     assert again.taken == 4 and again.new == 2 and not verify(store)
     bad.unlink()
     gone = index(store, "pool", *list_pool(tmp_path / "pool"), shown=False)
-    assert gone.taken == 3 and gone.left_out["unreadable"][1] == ("bad.png: is gone",) and not verify(store)
+    assert gone.taken == 3 and gone.left_out["unreadable"][1] == ("bad.png: no longer exists",) and not verify(store)
 
 
 def test_a_moved_folder_is_found_and_another_one_refused(tmp_path: Path) -> None:

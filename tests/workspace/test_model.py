@@ -1,15 +1,16 @@
-"""The workspace's model: its initial weights, the weights of its last training, and damaged files."""
+"""The workspace's model: its initial weights, the weights of its last training run, and damaged files."""
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from rarefish.errors import ModelError, WorkspaceError
-from rarefish.training.config import Course
-from rarefish.workspace.actions import choose_round, learn
+from rarefish.training.config import FINE_TUNING
+from rarefish.workspace.active_learning import choose_round, train_model
 from rarefish.workspace.model import describe_layers, first_model, latest_model, save_weights
 from rarefish.workspace.trust import trust_model
 from rarefish.workspace.verification import verify
@@ -22,7 +23,7 @@ def test_the_weights_of_the_last_training_are_taken_up(tmp_path: Path) -> None:
     first = latest_model(store)[0].state_dict()
     choose_round(store, 6, running=RUNNING)
     label_all(store)
-    learn(store, Course(epochs=2), running=RUNNING)
+    train_model(store, replace(FINE_TUNING, epochs=2), running=RUNNING)
     last, again = latest_model(store)[0].state_dict(), first_model(store)[0].state_dict()
     assert not torch.equal(first["fc2.weight"], last["fc2.weight"])
     assert torch.equal(first["fc2.weight"], again["fc2.weight"])
@@ -46,12 +47,14 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize(("damage", "word"), [(cut, r"has [\d,]+ of [\d,]+ bytes"), (flip, "has different content")])
+@pytest.mark.parametrize(
+    ("damage", "word"), [(cut, r"has [\d,]+ of [\d,]+ bytes"), (flip, "does not have the content that was written")]
+)
 def test_damaged_weights_are_found_and_not_used(tmp_path: Path, damage: Callable[[Path], None], word: str) -> None:
     store = small(tmp_path, start="rotation")
     choose_round(store, 6, running=RUNNING)
     label_all(store)
-    learn(store, Course(epochs=1), running=RUNNING)
+    train_model(store, replace(FINE_TUNING, epochs=1), running=RUNNING)
     assert not verify(store)
     for path in sorted((store.folder / "models").iterdir()):
         whole = path.read_bytes()
@@ -68,7 +71,7 @@ def test_a_checkpoint_of_another_network_is_named(tmp_path: Path) -> None:
     other = torch.nn.Sequential(torch.nn.Linear(3, 3))
     save_weights(other, tmp_path / "other.pt")
     store = small(tmp_path, weights=str(tmp_path / "other.pt"))
-    with pytest.raises(ModelError, match=r"other\.pt is of another network"):
+    with pytest.raises(ModelError, match=r"other\.pt belongs to a different network"):
         choose_round(store, 2, running=RUNNING)
 
 

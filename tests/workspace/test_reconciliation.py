@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rarefish.data.file_listing import list_pool, list_trusted
 from rarefish.errors import DataError
 from rarefish.models.preprocessing import Input
 from rarefish.workspace.answers import answer, settled, take
-from rarefish.workspace.images import open_images
+from rarefish.workspace.dataset import open_images
 from rarefish.workspace.indexing import Indexed, fingerprint, index
 from rarefish.workspace.reconciliation import Changes, Content, FoundFile, Row, reconcile
 from rarefish.workspace.store import Store, create_store
@@ -252,7 +252,7 @@ def steps_of_indexing(folder: Path, count: int) -> int:
         nonlocal steps
         steps += 1
 
-    store._connection().set_progress_handler(counted, 100)
+    store._connections.own().set_progress_handler(counted, 100)
     assert index(store, "pool", *list_pool(folder / "pool"), jobs=1, shown=False).taken == count
     return steps
 
@@ -279,7 +279,7 @@ def counted(statement):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-store._connection().set_trace_callback(counted)
+store._connections.own().set_trace_callback(counted)
 index(store, "validation", *list_trusted(store.folder.parent / "validation"), jobs=1, shown=False)
 index(store, "pool", *list_pool(store.folder.parent / "pool"), jobs=1, shown=False)
 """
@@ -299,7 +299,7 @@ def test_a_run_killed_at_any_statement_is_completed_by_the_next(tmp_path: Path) 
     draw(folder / "pool" / "new.png", 1, 77)
     (folder / "validation" / "cat" / "0.png").rename(folder / "validation" / "owl" / "9.png")
     (tmp_path / "kill.py").write_text(KILL)
-    store._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store._connections.own().execute("PRAGMA wal_checkpoint(TRUNCATE)")
     ends = []
     for number in range(0, 1_000, 5):
         work = tmp_path / str(number)
@@ -398,6 +398,7 @@ def check_against_the_disk(store: Store, said: dict[str, int], readable: set[str
 
 
 @given(st.lists(CHANGES, max_size=30))
+@example([("write", "validation/cat/sure.png", 8), ("init", None, None), ("ask", None, 2)])
 @settings(max_examples=60, deadline=None)
 def test_any_changes_leave_what_is_on_the_disk(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[str, Any, Any]]
@@ -442,7 +443,9 @@ def ask_and_label(store: Store, count: int) -> dict[str, int]:
         usable = connection.execute(
             "SELECT count(*) FROM image WHERE part = 'pool' AND state = 'ready' AND id NOT IN (SELECT image FROM pick)"
         ).fetchone()[0]
-        trusted = connection.execute("SELECT count(*) FROM image WHERE part = 'validation'").fetchone()[0]
+        trusted = connection.execute(
+            "SELECT count(*) FROM image WHERE part = 'validation' AND state = 'ready'"
+        ).fetchone()[0]
     if not usable or not trusted:
         return {}
     add_round(store, count)

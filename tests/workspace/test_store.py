@@ -29,17 +29,24 @@ def test_classes_that_would_be_taken_for_one_another(classes: tuple[str, ...], t
 
 
 def test_what_is_no_workspace_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(WorkspaceError, match="is not a workspace. Create one: rarefish init"):
+    with pytest.raises(WorkspaceError, match="is not a workspace. Create one with: rarefish init"):
         open_store(tmp_path)
     (tmp_path / FILE).write_bytes(b"not a database at all, but long enough to be read as one" * 50)
     with pytest.raises((WorkspaceError, sqlite3.DatabaseError), match=r"damaged|not a database"):
         open_store(tmp_path)
     create_store(tmp_path / "new", CLASSES)
-    with sqlite3.connect(tmp_path / "new" / FILE) as connection:
-        connection.execute("PRAGMA user_version = 99")
+
+
+@pytest.mark.parametrize("version", [1, 99])
+def test_a_workspace_of_another_version_is_refused(version: int, tmp_path: Path) -> None:
+    create_store(tmp_path, CLASSES)
+    with sqlite3.connect(tmp_path / FILE) as connection:
+        connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
-    with pytest.raises(WorkspaceError, match=r"another version of rarefish \(format 99; this version reads 1\)"):
-        open_store(tmp_path / "new")
+    message = rf"another version of rarefish \(format {version}; this version reads 2\)\. Use that version, or create"
+    for opened in (open_store, lambda folder: create_store(folder, CLASSES)):
+        with pytest.raises(WorkspaceError, match=message):
+            opened(tmp_path)
 
 
 def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
@@ -68,10 +75,10 @@ def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=3, picks=1)
     with store.reading() as connection:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    store._connection().execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(WorkspaceError, match="The disk is full: nothing was changed"):
+    store._connections.own().execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(WorkspaceError, match="The disk is full, and nothing was changed"):
         store.set(much="x" * 100_000)
-    store._connection().execute("PRAGMA max_page_count = 1000000")
+    store._connections.own().execute("PRAGMA max_page_count = 1000000")
     assert "much" not in store.settings() and len(take(store, "ann", 3)) == 1
 
 

@@ -154,6 +154,6 @@ def test_trust_that_cannot_be_remembered_counts_for_this_process(
     strange: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/self")
-    with pytest.warns(UserWarning, match="cannot be remembered"):
+    with pytest.warns(UserWarning, match="Cannot store the permission"):
         trust_model(strange, strange.settings()["model"])
     check_trust(strange)

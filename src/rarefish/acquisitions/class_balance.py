@@ -2,7 +2,6 @@
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -13,16 +12,17 @@ from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.interface import Choice, Situation
 from rarefish.acquisitions.random_sampling import choose_random
 from rarefish.acquisitions.uncertainty import entropy
+from rarefish.acquisitions.validation_features import failures_of
 
 
 def choose_by_quota(situation: Situation, budget: int, generator: torch.Generator, *, counting_labels: bool) -> Choice:
-    """Chooses the images of highest entropy within each predicted class.
+    """Chooses the images with the highest entropy within each predicted class.
 
-    The quotas per class are equal as far as the pool allows. With `counting_labels`, the labels so far count as well,
-    so that the rarest class is filled first (Tail First Sampling: Wang, Wang and Kong, 2025). The first round is
+    The quotas per class are equal as far as the pool allows. With `counting_labels`, existing labels count as well, so
+    that the rarest class is filled first (Tail First Sampling: Wang, Wang and Kong, 2025). The first round is
     random, because the classifier is still untrained.
     """
-    if not situation.labeled:
+    if not situation.is_trained:
         return choose_random(situation, budget, generator)
     _, logits_NC = last_features(situation, situation.unlabeled)
     probability_NC = logits_NC.softmax(dim=1).cpu()
@@ -32,13 +32,8 @@ def choose_by_quota(situation: Situation, budget: int, generator: torch.Generato
     have = torch.tensor(counted, dtype=torch.long).bincount(minlength=num_classes).tolist()
     quotas = fill_quotas(have, predicted_N.bincount(minlength=num_classes).tolist(), budget)
     shuffled = torch.randperm(len(entropy_N), generator=generator)
-    by_entropy = shuffled[entropy_N[shuffled].argsort(descending=True, stable=True)].tolist()
-    rows = []
-    for row in by_entropy:
-        c = int(predicted_N[row])
-        if quotas[c]:
-            quotas[c] -= 1
-            rows.append(row)
+    by_entropy = shuffled[entropy_N[shuffled].argsort(descending=True, stable=True)]
+    rows = take_by_quota(by_entropy, predicted_N, quotas)
     return Choice([situation.unlabeled[row] for row in rows], passes=len(situation.unlabeled))
 
 
@@ -55,6 +50,17 @@ def fill_quotas(have: Sequence[int], supply: Sequence[int], budget: int) -> list
     return quotas
 
 
+def take_by_quota(order: Int[Tensor, " N"], class_N: Int[Tensor, " N"], quotas: Sequence[int]) -> list[int]:
+    """Returns the first rows of each class in the given order, as many as its quota."""
+    left, rows = list(quotas), []
+    for row in order.tolist():
+        c = int(class_N[row])
+        if left[c]:
+            left[c] -= 1
+            rows.append(row)
+    return rows
+
+
 def choose_similar(
     situation: Situation, budget: int, generator: torch.Generator, *, eta: float = 1.0, num_queries: int = 1000
 ) -> Choice:
@@ -64,7 +70,7 @@ def choose_similar(
     similarity of the gradients at the classifier, for the true label of a failure and the predicted label of a pool
     image. If there are more than `num_queries` failures, a random sample of that size serves as queries.
     """
-    features_MF, logits_MC, truth_M = _failures(situation)
+    features_MF, logits_MC, truth_M = failures_of(situation)
     sample = torch.randperm(len(truth_M), generator=generator)[:num_queries].to(truth_M.device)
     queries = _unit_factors(features_MF[sample], logits_MC[sample], truth_M[sample])
     features_NF, logits_NC = last_features(situation, situation.unlabeled)
@@ -75,17 +81,6 @@ def choose_similar(
     return Choice([situation.unlabeled[row] for row in rows.tolist()], passes)
 
 
-def _failures(situation: Situation) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns features, logits and labels of the misclassified validation images, or of all if there are none."""
-    validation = replace(situation, pool=situation.validation, labeled=(), refused=(), labels=())
-    features_MF, logits_MC = last_features(validation, validation.unlabeled)
-    batches = situation.reader.read(situation.validation, labels=True)
-    truth_M = torch.cat([batch.labels for batch in batches if batch.labels is not None]).to(logits_MC.device)
-    is_wrong_M = logits_MC.argmax(dim=1) != truth_M
-    kept = is_wrong_M if is_wrong_M.any() else torch.ones_like(is_wrong_M)
-    return features_MF[kept], logits_MC[kept], truth_M[kept]
-
-
 def _unit_factors(features_NF: Tensor, logits_NC: Tensor, label_N: Tensor) -> tuple[Tensor, Tensor]:
     """Returns both factors of each gradient (p - 1_y) ⊗ z, normalized: products of them are cosines of gradients."""
     error_NC = logits_NC.softmax(dim=1) - functional.one_hot(label_N, logits_NC.shape[1])
@@ -93,7 +88,7 @@ def _unit_factors(features_NF: Tensor, logits_NC: Tensor, label_N: Tensor) -> tu
 
 
 def cover_queries(similarity: Float[Tensor, "Q N"], count: int, eta: float) -> Int[Tensor, " count"]:
-    """Chooses columns greedily: each one adds most to Σ_q max_a S_qa + η Σ_a max_q S_qa."""
+    """Returns greedily chosen columns, each of which adds most to Σ_q max_a S_qa + η Σ_a max_q S_qa."""
     own_N = eta * similarity.amax(dim=0)
     covered_Q = torch.zeros_like(similarity[:, 0])
     rows = []

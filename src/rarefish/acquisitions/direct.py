@@ -1,8 +1,8 @@
 """Images around the best threshold of each class (DIRECT: Nuggehalli, Zhang, Jain and Nowak, 2023; ICML 2025).
 
-For each class, all images are sorted by the margin of that class. Part of the budget locates the threshold that best
-separates images of the class, before it, from the others, after it. The rest is spent on both sides of the threshold. A
-wrong label only counts as one classification error. The oracle is asked within the round.
+For each class, all images are sorted by the margin of that class. Part of the budget is used to find the threshold that
+best separates the images of the class from the others. The rest is spent on both sides of the threshold. A wrong label
+counts only as one classification error. The oracle is asked within the round.
 """
 
 import math
@@ -18,7 +18,7 @@ from rarefish.acquisitions.random_sampling import choose_random
 def choose_direct(
     situation: Situation, budget: int, generator: torch.Generator, *, parallel: int = 20, most_per_class: int = 60
 ) -> Choice:
-    """Spends about half the budget on locating the threshold of each class, the rest on the images next to it.
+    """Chooses images: spends about half the budget on finding each class's threshold, the rest on images next to it.
 
     The search asks for `parallel` labels at a time and for at most `most_per_class` labels per class. The first round
     is random, because the classifier is still untrained.
@@ -46,7 +46,7 @@ def choose_direct(
 
 
 def accuracies(state_N: np.ndarray) -> np.ndarray:
-    """Returns, per threshold from 0 to N, the number of labeled ranks on its correct side minus the others."""
+    """Returns, for each threshold from 0 to N, the number of labeled ranks on the correct side minus the others."""
     before = np.concatenate([[0], np.cumsum(state_N)])
     return 2 * before - state_N.sum()
 
@@ -60,9 +60,9 @@ def uncertain_interval(state_N: np.ndarray) -> tuple[int, int]:
 
 
 def shrink(state_N: np.ndarray, low: int, high: int, rounds_left: int, rng: np.random.Generator) -> tuple[int, int]:
-    """Moves the end of lower accuracy inward until the interval is as small as this round requires.
+    """Moves the end with the lower accuracy inward until the interval is as small as this round requires.
 
-    The number of unlabeled ranks falls by the same factor in each round, so that one is left after the last round.
+    The number of unlabeled ranks decreases by the same factor in each round, so that one is left after the last round.
     """
     count = _unlabeled_ranks(state_N, low, high).size
     factor = 1.0 if rounds_left <= 1 or count == 0 else count ** (1 / rounds_left)
@@ -86,5 +86,5 @@ def outward(state_N: np.ndarray, count: int) -> np.ndarray:
 
 
 def _unlabeled_ranks(state_N: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Returns the unlabeled ranks from `low` to `high`, both included."""
+    """Returns the unlabeled ranks from `low` to `high`, inclusive."""
     return low + np.flatnonzero(state_N[low : high + 1] == UNKNOWN)

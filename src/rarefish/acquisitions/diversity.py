@@ -1,7 +1,8 @@
-"""Acquisitions by diversity: core-set and BADGE."""
+"""Acquisitions for diversity: core-set and BADGE."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -9,30 +10,30 @@ from torch import Tensor, nn
 
 from rarefish.acquisitions.interface import Choice, Situation
 from rarefish.acquisitions.random_sampling import choose_random
-from rarefish.models.layers import casting, device_of, evaluating
+from rarefish.models.layer_selection import casting, device_of, evaluating
 from rarefish.models.networks import classifier_of
 
 CANDIDATES = 2048
-"""Number of candidates whose features fit in the cache of a CPU."""
+"""Number of candidates whose features fit into a CPU cache."""
 
 
 def choose_core_set(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """Greedy k-center on the features before the classifier (Sener and Savarese, 2018).
+    """Chooses images by greedy k-center on the features before the classifier (Sener and Savarese, 2018).
 
-    Each image is the one farthest from all labeled and chosen images. Without labels, the first image is random.
+    Each image is the one farthest from all images on which the model is trained and all chosen ones. Without any, the
+    first image is random.
     """
-    indices = [*situation.labeled, *situation.unlabeled]
-    features_NF, _ = last_features(situation, indices)
-    rows = farthest_first(features_NF, len(situation.labeled), budget, generator)
-    return Choice([indices[row] for row in rows.tolist()], passes=len(indices))
+    features_NF, _, num_known = known_and_unlabeled(situation)
+    rows = farthest_first(features_NF, num_known, budget, generator)
+    return Choice([situation.unlabeled[row - num_known] for row in rows.tolist()], passes=len(features_NF))
 
 
 def choose_badge(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """k-means++ seeding on the gradients at the classifier's weights for the predicted class (Ash et al., 2020).
+    """Chooses images by k-means++ on the gradients of the classifier for the predicted class (Ash et al., 2020).
 
     Such a gradient is (p - 1_ŷ) ⊗ z. Only its factors are stored, never a tensor of size images × (classes · features).
     """
-    if not situation.labeled:
+    if not situation.is_trained:
         return choose_random(situation, budget, generator)
     features_NF, logits_NC = last_features(situation, situation.unlabeled)
     probability_NC = logits_NC.softmax(dim=1)
@@ -51,14 +52,14 @@ def farthest_first(
     """Returns `count` rows, each the farthest from the first `num_given` rows and the rows chosen before it.
 
     Distances only decrease. As long as the farthest of a few candidates is farther than every other point was at the
-    last update, the other points need no update. They are then updated for all new rows in one matrix product.
+    last update, the other points need no update. They are later updated for all new rows in one matrix product.
     """
     squares_N = torch.einsum("nf,nf->n", points, points)  # without a copy of the points
     distance_N = torch.full_like(points[:, 0], torch.inf)
     drawn = torch.randint(num_given, len(points), (1,), generator=generator).to(points.device)
     rows = drawn[:0] if num_given else drawn
     fresh = torch.arange(num_given, device=points.device) if num_given else drawn
-    # The stopping test synchronizes with the device at each step, so a GPU is faster with all points as candidates.
+    # The stopping test synchronizes with the device at each step, so on a GPU, it is faster to use all points.
     num_candidates = len(points) if points.is_cuda else min(num_candidates, len(points))
     while True:
         for block in fresh.split(256):
@@ -91,7 +92,7 @@ def _farthest(points: Tensor, squares_N: Tensor, distance_N: Tensor, count: int,
 def spread_out(
     left: Float[Tensor, "N C"], right: Float[Tensor, "N F"], count: int, generator: torch.Generator
 ) -> Int[Tensor, " count"]:
-    """Draws rows by k-means++ on the outer products left ⊗ right: the largest first, then by squared distance.
+    """Draws rows by k-means++ on the outer products left ⊗ right: first the largest, then by squared distance.
 
     |a⊗x - b⊗y|² = |a|²|x|² + |b|²|y|² - 2 (a·b)(x·y), so a step costs two matrix-vector products.
     """
@@ -110,11 +111,26 @@ def spread_out(
 
 
 def _draw_row(weight_N: Tensor, taken: Tensor, uniform: Tensor) -> Tensor:
-    """Draws a row with probability proportional to its weight; returns the first free row if all weights are zero."""
+    """Draws a row with probability proportional to its weight, or the first free row if all weights are zero."""
     total_N = weight_N.double().cumsum(dim=0)
     drawn = torch.searchsorted(total_N, uniform * total_N[-1], right=True).clamp_max(len(weight_N) - 1)
     is_free_N = torch.ones_like(weight_N).index_fill_(0, taken, 0)
     return torch.where(weight_N[drawn] > 0, drawn, is_free_N.argmax(dim=0)).reshape(1)
+
+
+def known_and_unlabeled(situation: Situation) -> tuple[Float[Tensor, "N F"], Float[Tensor, "N C"], int]:
+    """Returns features and logits of the images on which the model is trained, then of the unlabeled ones.
+
+    The former are the labeled images and, if the model is trained on it, the validation set. Their number is returned
+    last.
+    """
+    features_NF, logits_NC = last_features(situation, [*situation.labeled, *situation.unlabeled])
+    if not situation.trained_on_validation:
+        return features_NF, logits_NC, len(situation.labeled)
+    trusted = replace(situation, pool=situation.validation, labeled=(), refused=(), labels=())
+    trusted_MF, trusted_MC = last_features(trusted, trusted.unlabeled)
+    num_known = len(trusted_MF) + len(situation.labeled)
+    return torch.cat([trusted_MF, features_NF]), torch.cat([trusted_MC, logits_NC]), num_known
 
 
 @torch.no_grad()

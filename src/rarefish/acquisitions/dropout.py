@@ -1,4 +1,4 @@
-"""Monte Carlo dropout, also for models trained without dropout, as in the paper."""
+"""Monte Carlo dropout, also for models that were trained without dropout."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,24 +7,30 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.errors import ModelError
-from rarefish.models.layers import evaluating, find_layers
+from rarefish.models.layer_selection import evaluating, find_layers
 
+INPUT_RATE = 0.5
+"""Rate of the dropout on the input of a model that is a single linear layer."""
 Predict = Callable[[Tensor], Tensor]
-"""Maps N images to logits of shape (samples, N, classes)."""
+"""Function that maps N images to logits of shape (samples, N, classes)."""
 
 
 @contextmanager
 def mc_dropout(model: nn.Module, samples: int, generator: torch.Generator) -> Iterator[Predict]:
     """Yields a function that predicts with `samples` dropout masks, or with the plain model if `samples` is 1.
 
-    Dropout applies at the model's own Dropout layers, or at the layers in its attribute `default_dropout`. The masks
-    are drawn once and shared by all images, so a prediction does not depend on the batch, and all images are scored by
-    the same networks. The masks come from the generator, on the model's device; the global generator is not used.
+    Dropout is applied at the Dropout layers of the model, or at the layers in its attribute `default_dropout`. If the
+    model is a single linear layer, such as a head on embeddings, it is applied to the input with a rate of 0.5. The
+    masks are drawn once and shared by all images, so a prediction does not depend on the batch, and all images are
+    scored by the same networks. The masks come from the generator, on the model's device; the global generator is not
+    used.
     """
     with evaluating(model):
         if samples == 1:
             yield lambda images: model(images)[None]
             return
+        if isinstance(model, nn.Linear):
+            model = nn.Sequential(nn.Dropout(INPUT_RATE), model).eval()
         hooks = _DropoutHooks(model, samples, generator)
         try:
             yield hooks.predict
@@ -46,8 +52,8 @@ class _DropoutHooks:
                 "{'layer4': 0.5}. This model has neither."
             )
         self.model, self.samples, self.generator = model, samples, generator
-        # Every path through the network passes the layers in default_dropout, so the first of them can repeat the
-        # images. A shortcut may bypass the model's own Dropout layers, so there the input has to be repeated.
+        # Every path through the network passes through the layers in default_dropout, so the first of them can repeat
+        # the images. A shortcut may bypass the Dropout layers of the model, so for these the input must be repeated.
         self.hooks_repeat, self.num_images = not own, 0
         self.masks: dict[tuple[str, torch.Size], Tensor] = {}
         layers = find_layers(model, rates)
@@ -67,7 +73,7 @@ class _DropoutHooks:
         return drop
 
     def _mask(self, name: str, rate: float, output: Tensor) -> Tensor:
-        """Returns one mask per sample, drawn at the first output of a layer, with the same memory format."""
+        """Returns one mask per sample, drawn at the first output of a layer and with its memory format."""
         key = name, output.shape[1:]
         if key not in self.masks:
             keep = output.new_empty(self.samples, *output.shape[1:]).bernoulli_(1 - rate, generator=self.generator)

@@ -8,7 +8,7 @@ from rarefish.acquisitions.dropout import mc_dropout
 from rarefish.acquisitions.interface import Choice, Situation, take_largest
 from rarefish.acquisitions.random_sampling import choose_random
 from rarefish.acquisitions.uncertainty import MIN_PROBABILITY
-from rarefish.models.layers import device_of
+from rarefish.models.layer_selection import device_of
 
 
 @torch.no_grad()
@@ -17,10 +17,10 @@ def choose_epig(
 ) -> Choice:
     """Chooses the images with the largest mean mutual information with the predictions on target images.
 
-    The targets are a random sample of the validation set, which represents the data at test time; its labels are not
-    used. Monte Carlo dropout draws the same networks for pool and targets. The first round is random.
+    The targets are a random sample of the validation set, which represents the data at test time. Its labels are not
+    used. Monte Carlo dropout draws the same networks for the pool and the targets. The first round is random.
     """
-    if not situation.labeled:
+    if not situation.is_trained:
         return choose_random(situation, budget, generator)
     device = device_of(situation.model)
     masks = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))

@@ -20,10 +20,10 @@ UNKNOWN, NO, YES = 0, -1, 1
 
 
 def choose_galaxy(situation: Situation, budget: int, generator: torch.Generator) -> Choice:
-    """Bisects the chains of the classes in turn.
+    """Chooses images by bisecting the chains of the classes in turn.
 
-    Where a chain has no path left, images two, three and more ranks apart are connected as well. The first round is
-    random, because the classifier is still untrained.
+    If a chain has no path left, images that are two, three or more ranks apart are connected as well. The first round
+    is random, because the classifier is still untrained.
     """
     if not situation.labeled:
         return choose_random(situation, budget, generator)
@@ -53,18 +53,18 @@ class Chains:
     labels: Sequence[int | None]
     """Labels of the rows that were labeled before the round."""
     order: np.ndarray
-    """(class, rank) -> row."""
+    """The row at each (class, rank)."""
     rank: np.ndarray
-    """(class, row) -> rank."""
+    """The rank of each (class, row)."""
     state: np.ndarray
-    """(class, rank) -> UNKNOWN, NO or YES."""
+    """UNKNOWN, NO or YES for each (class, rank)."""
 
     def query(self, rows: Sequence[int]) -> None:
         """Asks the oracle about these rows and records the answers in all chains."""
         self.record(rows, self.ask([self.indices[row] for row in rows]))
 
     def query_ranks(self, c: int, ranks: np.ndarray) -> list[int]:
-        """Queries the rows at these ranks in the chain of class `c`, and returns the rows."""
+        """Queries the rows at these ranks in the chain of class `c` and returns the rows."""
         rows = self.order[c, ranks].tolist()
         self.query(rows)
         return rows
@@ -77,7 +77,7 @@ class Chains:
 
 
 def build_chains(situation: Situation, name: str, most_likely_first: bool = False) -> Chains:
-    """Returns the chains of a situation; raises ArgumentError, naming the method, if there is no oracle."""
+    """Returns the chains of a situation; raises ArgumentError with the method's name if there is no oracle."""
     if situation.ask is None:
         raise ArgumentError(
             f"{name} learns from answers within a round, so it needs an oracle. Pass one as Situation(ask=...)."
@@ -94,7 +94,7 @@ def build_chains(situation: Situation, name: str, most_likely_first: bool = Fals
 
 
 def sort_chains(probability_NC: np.ndarray) -> np.ndarray:
-    """Returns, per class, the rows sorted by p_c minus the largest p; the most likely image of the class comes last."""
+    """Returns, for each class, the rows sorted by p_c minus the largest p; the most likely images come last."""
     best = probability_NC.max(axis=1, keepdims=True)
     return (probability_NC - best + 1e-8 * best).T.argsort(axis=1, kind="stable")
 
@@ -126,6 +126,6 @@ def _within_reach(mask: np.ndarray, reach: int) -> np.ndarray:
 
 
 def _draw_row(free: set[int], generator: torch.Generator) -> int:
-    """Draws one of the rows at random, independent of the order of the set."""
+    """Draws one of the rows at random, regardless of the order of the set."""
     ordered = sorted(free)
     return ordered[int(torch.randint(len(ordered), (), generator=generator))]

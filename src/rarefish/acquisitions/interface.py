@@ -12,18 +12,22 @@ from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.selection import Selection
 
 Oracle = Callable[[Sequence[int]], list[int | None]]
-"""Maps pool indices to labels. None means no answer: the image stays unlabeled and is not asked for again."""
+"""Function that maps pool indices to labels. None means no answer: the image stays unlabeled and is not asked about
+again."""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """The start of a round: the current models, the data sets and the labels so far."""
+    """What an acquisition knows: the current models, the datasets and the labels so far.
 
-    models: tuple[nn.Module, ...]
+    The active learning loop turns the situation at the start of each round into that at the start of the next.
+    """
+
+    models: tuple[nn.Module, ...] = field(repr=False)
     """One model, or the members of an ensemble."""
     pool: Data
     validation: Data
-    labeled: tuple[int, ...]
+    labeled: tuple[int, ...] = ()
     """Pool indices that have a label and must not be chosen again."""
     refused: tuple[int, ...] = ()
     """Pool indices without an answer from the oracle; they must not be chosen again either."""
@@ -31,17 +35,26 @@ class Situation:
     labels: tuple[int, ...] = ()
     """The labels of `labeled`, in the same order."""
     ask: Oracle | None = None
-    """For acquisitions that use each answer within a round. They ask only about images that they choose."""
+    """The oracle, for acquisitions that use each answer within a round. They ask only about images that they choose."""
     executor: Executor = field(default_factory=SingleProcess)
-    """The executor that splits the selection over processes."""
+    """The executor that distributes the selection over processes."""
     workers: int = 0
     """Number of worker processes that load images from files."""
     precision: str = "float32"
-    """The precision of the forward passes: `float32`, or `bfloat16` where that is safe."""
+    """Precision of the forward passes: `float32`, or `bfloat16` where that is safe."""
+    finished_rounds: int = 0
+    """Number of rounds before this one."""
+    trained_on_validation: bool = False
+    """Whether the models have been trained on the validation set as well as on the labeled images."""
 
     @property
     def model(self) -> nn.Module:
         return self.models[0]
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the models have been trained on any labels."""
+        return bool(self.labeled) or self.trained_on_validation
 
     @property
     def reader(self) -> Reader:
@@ -61,11 +74,11 @@ class Choice:
     passes: int = 0
     """Number of forward and backward passes, counted per image."""
     why: Selection | None = None
-    """The selection with its centers and matches, where the acquisition makes one."""
+    """The selection with its centers and matches, if the acquisition makes one."""
 
 
 Acquisition = Callable[[Situation, int, torch.Generator], Choice]
-"""Maps (situation, budget, generator) to a choice of that many images."""
+"""Function that maps (situation, budget, generator) to a choice of `budget` images."""
 
 
 def take_largest(

@@ -1,4 +1,4 @@
-"""Acquisitions by predictive uncertainty. They do not use the validation set."""
+"""Acquisitions based on predictive uncertainty, which do not use the validation set."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -10,17 +10,17 @@ from torch import Tensor
 from rarefish.acquisitions.dropout import mc_dropout
 from rarefish.acquisitions.interface import Choice, Situation, take_largest
 from rarefish.acquisitions.random_sampling import choose_random
-from rarefish.models.layers import casting, device_of
+from rarefish.models.layer_selection import casting, device_of
 
 MIN_PROBABILITY = 1e-12
-"""Lower bound of a probability inside a logarithm."""
+"""Lower bound for a probability inside a logarithm."""
 
 Statistic = Callable[[Float[Tensor, "T N C"]], Float[Tensor, " N"]]
-"""Maps the class probabilities of T predictions (all samples of all members) to one uncertainty per image."""
+"""Function that maps the class probabilities of T predictions (samples of all members) to one value per image."""
 
 
 def least_confidence(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """Returns one minus the largest mean probability."""
+    """Returns 1 minus the largest mean probability."""
     return 1 - p.mean(dim=0).amax(dim=1)
 
 
@@ -41,7 +41,7 @@ def variation_ratio(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
 
 
 def bald(p: Float[Tensor, "T N C"]) -> Float[Tensor, " N"]:
-    """Returns the mutual information of label and weights (Houlsby et al., 2011).
+    """Returns the mutual information between label and weights (Houlsby et al., 2011).
 
     It is the entropy of the mean probabilities minus the mean entropy.
     """
@@ -71,7 +71,7 @@ def choose_uncertain(
     Each member predicts with `samples` dropout masks, or without dropout if `samples` is 1. The first round is random,
     because the uncertainty of an untrained classifier carries no information.
     """
-    if not situation.labeled:
+    if not situation.is_trained:
         return choose_random(situation, budget, generator)
     values = uncertainties(situation, STATISTICS[statistic], samples, generator)
     passes = len(situation.unlabeled) * samples * len(situation.models)
@@ -80,7 +80,7 @@ def choose_uncertain(
 
 @torch.no_grad()
 def uncertainties(situation: Situation, statistic: Statistic, samples: int, generator: torch.Generator) -> Tensor:
-    """Returns the statistic of every unlabeled image, in batches that bound the memory for images × samples."""
+    """Returns the statistic of every unlabeled image, computed in batches to bound the memory for images × samples."""
     device = device_of(situation.model)
     masks = torch.Generator(device).manual_seed(int(torch.randint(2**62, (), generator=generator)))
     values = []

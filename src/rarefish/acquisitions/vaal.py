@@ -1,4 +1,4 @@
-"""Images that a discriminator on the latent codes of a β-VAE calls unlabeled (VAAL: Sinha et al., 2019)."""
+"""Images that a discriminator on the latent codes of a β-VAE classifies as unlabeled (VAAL: Sinha et al., 2019)."""
 
 from dataclasses import dataclass
 
@@ -10,17 +10,18 @@ from torch.utils.data import TensorDataset
 from rarefish.acquisitions.interface import Choice, Situation, take_largest
 from rarefish.acquisitions.random_sampling import choose_random
 from rarefish.data.lazy_images import Images, Stored, read_parts
-from rarefish.models.layers import device_of
+from rarefish.models.layer_selection import device_of
 from rarefish.models.networks import draw_weights
 from rarefish.ops.cuda_graph import RecordedStep
 from rarefish.training.loop import read_images
+from rarefish.training.optimizers import take_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vaal:
     """Settings of VAAL, with the defaults of the paper.
 
-    Only `steps` differs: the paper derives it from the training of the task.
+    Only `steps` differs: the paper derives it from the training settings of the task.
     """
 
     latent: int = 32
@@ -76,7 +77,7 @@ class Decoder(nn.Module):
 def choose_vaal(
     situation: Situation, budget: int, generator: torch.Generator, *, settings: Vaal | None = None
 ) -> Choice:
-    """Chooses the unlabeled images that the discriminator finds least like labeled ones. The first round is random."""
+    """Chooses the images that the discriminator considers least similar to labeled ones; the first round is random."""
     if not situation.labeled:
         return choose_random(situation, budget, generator)
     settings, device = settings or Vaal(), device_of(situation.model)
@@ -93,7 +94,7 @@ def choose_vaal(
 
 
 def images_at(situation: Situation, index: list[int], device: torch.device) -> Images:
-    """Returns pool images on the device if the pool is in memory; otherwise they are loaded batch by batch."""
+    """Returns pool images, on the device if the pool is in memory, and otherwise loaded batch by batch."""
     if isinstance(situation.pool, TensorDataset):
         return read_images(situation.pool, index).to(device)
     return Stored(situation.pool, index, situation.workers)
@@ -102,7 +103,7 @@ def images_at(situation: Situation, index: list[int], device: torch.device) -> I
 def train_vaal(
     labeled: Images, unlabeled: Images, settings: Vaal, generator: torch.Generator, device: torch.device
 ) -> tuple[Encoder, nn.Module]:
-    """Trains a β-VAE against a discriminator, and returns the encoder and the discriminator.
+    """Trains a β-VAE against a discriminator and returns the encoder and the discriminator.
 
     Each batch is half labeled and half unlabeled.
     """
@@ -129,12 +130,12 @@ def train_vaal(
         reconstruction = decoder(mean + noise * (log_variance / 2).exp())
         prior_loss = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(dim=1).mean()
         reconstruction_loss = functional.mse_loss(reconstruction, images, reduction="sum") / len(images)
-        # The encoder is trained to make both kinds look labeled.
+        # The encoder is trained to make both kinds of images look labeled.
         adversarial_loss = functional.binary_cross_entropy_with_logits(discriminator(mean), torch.ones_like(is_labeled))
-        _optimizer_step(
+        take_step(
             vae_optimizer, reconstruction_loss + settings.beta * prior_loss + settings.adversary * adversarial_loss
         )
-        _optimizer_step(
+        take_step(
             discriminator_optimizer,
             functional.binary_cross_entropy_with_logits(discriminator(mean.detach()), is_labeled),
         )
@@ -151,9 +152,3 @@ def train_vaal(
         noise = torch.randn(2 * count, latent, generator=noise_generator, device=device)
         step(torch.cat(labeled_and_unlabeled), noise)
     return encoder, discriminator
-
-
-def _optimizer_step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()

@@ -10,12 +10,12 @@ from rarefish.errors import ArgumentError, DataError, LabelError, list_some
 
 
 def known_labels(labels: Sequence[int]) -> Oracle:
-    """Returns an oracle with known labels, for experiments. A negative label means no class and gives no answer."""
+    """Returns an oracle that knows all labels, for experiments. It gives no answer for negative labels (no class)."""
     return lambda indices: [int(labels[i]) if labels[i] >= 0 else None for i in indices]
 
 
 def noisy(oracle: Oracle, rate: float | int, num_classes: int, seed: int = 0) -> Oracle:
-    """Returns the oracle with label noise: for a fraction `rate` of the images it names another class.
+    """Returns the oracle with label noise: for a fraction `rate` of the images, it returns another class.
 
     Repeated questions about an image get the same answer.
     """
@@ -34,7 +34,7 @@ def noisy(oracle: Oracle, rate: float | int, num_classes: int, seed: int = 0) ->
 
 
 def refusing(oracle: Oracle, rate: float | int, seed: int = 0) -> Oracle:
-    """Returns the oracle without an answer for a fraction `rate` of the images."""
+    """Returns the oracle with no answer for a fraction `rate` of the images."""
     _check_rate(rate)
 
     def answer(indices: Sequence[int]) -> list[int | None]:
@@ -49,7 +49,7 @@ def label_file(path: Path) -> Oracle:
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         if not {"index", "label"} <= set(reader.fieldnames or ()):
-            raise DataError(f"{path} has the columns {list_some(reader.fieldnames or ())}; it needs index and label.")
+            raise DataError(f"{path} has the columns {list_some(reader.fieldnames or ())}, but needs index and label.")
         try:
             known = {int(row["index"]): int(row["label"]) if row["label"] else None for row in reader}
         except ValueError as error:
@@ -59,7 +59,7 @@ def label_file(path: Path) -> Oracle:
         missing = [i for i in indices if i not in known]
         if missing:
             raise LabelError(
-                f"{path} has no line for {len(missing)} images that were asked for: {list_some(missing)}. "
+                f"{path} has no line for {len(missing)} of the requested images: {list_some(missing)}. "
                 "Add them to the file."
             )
         return [known[i] for i in indices]

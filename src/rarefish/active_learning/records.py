@@ -1,10 +1,10 @@
-"""Records: the results of each round, one JSON object per line. This module does not import torch."""
+"""Records: the results of each round, one JSON object per line. Does not import torch."""
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,27 @@ from rarefish.io import open_regular, to_cell, write_whole
 COLUMNS = (
     *("method", "kernel", "labels", "layers", "validation_size", "imbalance", "start", "restart", "seed", "round"),
     *("labels_spent", "accuracy", "rare_recall", "select_s", "train_s"),
+    *("rare_labeled", "rare_labeled_so_far", "pseudo_accuracy", "commit"),
 )
-"""Columns of a table of records, as on the results pages."""
+"""Columns of a table of records, such as those on the results pages."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One round of one method with one seed."""
+    """The results of one round of one method with one seed."""
 
     method: str
     seed: int
     round: int
     labels_spent: int
     accuracy: float
-    """On the test set, after the last epoch."""
+    """Accuracy on the test set after the last epoch."""
     rare_recall: float
     """Mean recall over the rare classes."""
     recall: tuple[float, ...]
     """Recall of every class on the test set."""
-    bought: tuple[int, ...]
-    """The oracle's labels of the images chosen in this round, without those it did not answer."""
+    new_labels: tuple[int, ...]
+    """The labels from the oracle for the images chosen in this round, without those that it did not answer."""
     select_s: float
     train_s: float
     kernel: str = ""
@@ -45,22 +46,30 @@ class Record:
     restart: str = "cold"
     indices: tuple[int, ...] = ()
     """Pool indices chosen in this round, best first."""
+    centers: tuple[int, ...] = ()
+    """Validation index of the failure that each image in `indices` matches, if the acquisition has centers."""
     passes: int = 0
     """Number of forward and backward passes of the selection, counted per image."""
     best_accuracy: float | None = None
-    """Best test accuracy over all epochs. It picks the epoch on the test set: only for comparison with the paper."""
+    """Best test accuracy over all epochs. The epoch is chosen on the test set: only for comparison with the paper."""
     pseudo_accuracy: float | None = None
     """Fraction of the chosen images whose pseudo-label was correct."""
     rare_precision: float | None = None
-    """Of the images chosen for a failure of a rare class, the fraction that belong to a rare class."""
+    """Fraction of the images chosen for a failure of a rare class that belong to a rare class."""
+    rare_labeled: int | None = None
+    """Number of images of rare classes that were labeled in this round."""
+    rare_labeled_so_far: int | None = None
+    """Number of images of rare classes that were labeled in this and all earlier rounds."""
+    commit: str = ""
+    """Commit of the code that ran this round, with "+" if the code was modified, or empty if unknown."""
     validation_recall: tuple[float, ...] = ()
-    """Recall of every class on the validation set, if the model does not learn from it."""
+    """Recall of every class on the validation set, unless the model is trained on it."""
     confusion: tuple[tuple[int, ...], ...] = ()
     """Number of test images per true class (row) and predicted class (column)."""
 
     @property
     def cell(self) -> tuple[str | int, ...]:
-        """The cell that this round belongs to: the values that distinguish rounds of the same number."""
+        """The cell to which this round belongs: the values that distinguish rounds with the same number."""
         return self.method, self.validation_size, self.imbalance, self.start, self.restart, self.seed
 
 
@@ -75,13 +84,25 @@ def write_records(records: Iterable[Record], path: Path) -> None:
 
 
 def read_records(path: Path) -> list[Record]:
-    """Reads all records of a file. An incomplete last line, left by a killed run, is ignored."""
+    """Returns all records in a file. An incomplete last line, left by a killed run, is ignored."""
     text = path.read_text(encoding="utf-8")
     lines = text[: text.rfind("\n") + 1].splitlines()
     try:
         return [_from_json(json.loads(line)) for line in lines]
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{path} does not hold records: {error}.") from error
+        raise DataError(f"{path} does not contain records: {error}.") from error
+
+
+def count_rare(records: Sequence[Record], rare: Collection[int]) -> list[Record]:
+    """Returns the rounds of a cell in order, with the counts of rare labels that older records lack."""
+    counted, so_far = [], 0
+    for record in records:
+        number = sum(label in rare for label in record.new_labels)
+        so_far += number
+        counted.append(
+            replace(record, rare_labeled=number, rare_labeled_so_far=so_far) if record.rare_labeled is None else record
+        )
+    return counted
 
 
 SETTINGS_TYPES = {"methods": list, "rare": list, "dataset": str, "circumstances": dict}
@@ -89,21 +110,21 @@ SETTINGS_TYPES = {"methods": list, "rare": list, "dataset": str, "circumstances"
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Reads the settings of the run in a folder; raises DataError if they are missing or damaged."""
+    """Returns the settings of the run in a folder; raises DataError if they are missing or damaged."""
     path = folder / "settings.json"
     try:
         with open_regular(path) as file:
             settings = json.loads(file.read())
     except (DataError, OSError, ValueError, RecursionError) as error:
         raise DataError(
-            f"{folder} holds no run: its settings.json cannot be read. Pass the folder of a run."
+            f"{folder} does not contain a run: its settings.json cannot be read. Give the folder of a run."
         ) from error
     is_valid = isinstance(settings, dict) and all(
         isinstance(settings.get(name, type_()), type_) for name, type_ in SETTINGS_TYPES.items()
     )
     if not is_valid or not all(isinstance(method, dict) and "name" in method for method in settings.get("methods", ())):
         raise DataError(
-            f"{path} does not hold the settings of a run. Restore it from a backup, or choose another folder."
+            f"{path} does not contain the settings of a run. Restore it from a backup, or choose another folder."
         )
     return {name: type_() for name, type_ in SETTINGS_TYPES.items()} | settings
 

@@ -1,4 +1,4 @@
-"""Files of an unfinished round: its choice and its training checkpoints, from which a killed run resumes."""
+"""Files of an unfinished round, from which a killed run resumes: its choice and its training checkpoints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 
-from rarefish.acquisitions import Choice
+from rarefish.acquisitions.interface import Choice
 from rarefish.data.reader import Data
 from rarefish.io import replace_whole
 from rarefish.selection import Selection
 
-SELECTION_TENSORS = ("indices", "similarities", "centers", "pseudo_labels", "center_predictions")
+SELECTION_TENSORS = (
+    *("indices", "similarities", "centers", "pseudo_labels"),
+    *("class_probabilities", "center_predictions"),
+)
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,11 @@ class RoundFiles:
     """Prefix of the file names."""
 
     def checkpoint(self, number: int, member: int) -> Path:
-        """Returns the path of the training checkpoint of an ensemble member in that round."""
+        """Returns the path of the training checkpoint of an ensemble member in the given round."""
         return self.folder / f"{self.name}-r{number:02}-m{member}.pt"
 
     def save_choice(self, number: int, taken: Sequence[int], choice: Choice, seconds: float) -> None:
-        """Writes the choice of a round, with the indices taken before it and the seconds it took."""
+        """Writes the choice of a round, the indices taken before it, and the seconds it took."""
         selection = choice.why
         saved: dict[str, Any] = {"taken": list(taken), "indices": choice.indices, "passes": choice.passes}
         if selection is not None:
@@ -37,13 +40,14 @@ class RoundFiles:
                 "layers": list(selection.layers),
                 "num_failures": selection.num_failures,
                 "pool_mix": selection.pool_mix,
+                "pool_mix_interval": selection.pool_mix_interval,
                 "notes": list(selection.notes),
                 "unreadable": dict(selection.unreadable),
             }
         replace_whole(self._choice_path(number), lambda file: torch.save({**saved, "seconds": seconds}, file))
 
     def load_choice(self, number: int, taken: Sequence[int]) -> dict[str, Any] | None:
-        """Returns what `save_choice` wrote, or None if there is no file or other indices were taken before."""
+        """Returns what `save_choice` wrote, or None if there is no file or it was written after other choices."""
         path = self._choice_path(number)
         saved = torch.load(path, map_location="cpu", weights_only=True) if path.exists() else None
         return saved if saved and saved["taken"] == list(taken) else None
@@ -58,7 +62,7 @@ class RoundFiles:
 
 
 def to_choice(saved: dict[str, Any], pool: Data, validation: Data) -> Choice:
-    """Rebuilds the choice that `load_choice` returned, for these data sets."""
+    """Returns the choice rebuilt from the result of `load_choice` for these datasets."""
     if "why" not in saved:
         return Choice(saved["indices"], saved["passes"])
     fields: dict[str, Any] = {**saved["why"], **{name: tuple(saved["why"][name]) for name in ("layers", "notes")}}

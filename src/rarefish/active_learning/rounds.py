@@ -3,35 +3,67 @@
 import copy
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset
 
-from rarefish.acquisitions import Choice, Situation
-from rarefish.active_learning.resume import to_choice
-from rarefish.active_learning.task import State, Task
+from rarefish.acquisitions.interface import Acquisition, Choice, Situation
+from rarefish.active_learning.resume import RoundFiles, to_choice
 from rarefish.data.lazy_images import Images, Stored
 from rarefish.data.reader import Data, Reader, label_of, labels_of, lies_in_memory
 from rarefish.errors import ArgumentError
+from rarefish.training.config import Training
 from rarefish.training.evaluation import Score, evaluate
 from rarefish.training.jobs import FitAll, Job, fit_each
 
 LARGE_BATCHES = Reader(batch_size=10_000, progress=False)
-"""For data sets in memory: few large batches keep an evaluation after every epoch cheap."""
+"""For datasets in memory: with few large batches, an evaluation after every epoch is cheap."""
 
 
-def jobs_of(task: Task, state: State, accuracies: list[float]) -> list[Job]:
-    """Returns the training jobs of a state's models on all labeled images, or none without labels.
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The situation before the first round, the test set, and the settings that are the same for all rounds."""
+
+    start: Situation
+    """The initial situation. Its models are untrained; they are copied and never changed. Its `ask` is the oracle."""
+    test: Data
+    acquire: Acquisition
+    budget: int
+    num_classes: int
+    name: str = "the acquisition"
+    training: Training = field(default_factory=Training)
+    warm: bool = False
+    """Start each training run from the weights of the previous round instead of the untrained model."""
+    seed: int = 0
+    learns_validation: bool = False
+    """Train on the validation set as well, as a baseline."""
+    peek: bool = False
+    """Evaluate on the test set after every epoch and report the best epoch, as in the paper."""
+    round_files: RoundFiles | None = None
+    """Files from which an interrupted round resumes, or None to keep no files."""
+
+    def __post_init__(self) -> None:
+        if self.start.ask is None:
+            raise ArgumentError("A task needs an oracle that labels the chosen images. Pass one as Situation(ask=...).")
+
+    @property
+    def reader(self) -> Reader:
+        """The reader for passes without training over a dataset."""
+        return Reader(batch_size=min(1000, self.start.batch_size), num_workers=self.start.workers, progress=False)
+
+
+def jobs_of(task: Task, situation: Situation, accuracies: list[float]) -> list[Job]:
+    """Returns the training jobs of a situation's models on all labeled images; none if there are no labels.
 
     With `task.peek`, the test accuracy after each epoch is appended to `accuracies`.
     """
-    images, labels = training_data(task, state)
+    images, labels = training_data(task, situation)
     if not len(labels):
         return []
     reader = LARGE_BATCHES if lies_in_memory(task.test) else task.reader
-    # A checkpoint does not hold the accuracies of earlier epochs, so a task that peeks does not resume.
+    # A checkpoint does not contain the accuracies of earlier epochs, so a task with `peek` does not resume.
     files = None if task.peek else task.round_files
 
     def peek(model: nn.Module) -> None:
@@ -43,33 +75,34 @@ def jobs_of(task: Task, state: State, accuracies: list[float]) -> list[Job]:
             images,
             labels,
             task.training,
-            step_generator(task.seed, state.number, f"train {member}"),
+            step_generator(task.seed, situation.finished_rounds, f"train {member}"),
             on_epoch=peek if task.peek and member == 0 else None,
-            checkpoint=files.checkpoint(state.number, member) if files else None,
+            checkpoint=files.checkpoint(situation.finished_rounds, member) if files else None,
         )
-        for member, model in enumerate(state.models)
+        for member, model in enumerate(situation.models)
     ]
 
 
-def training_data(task: Task, state: State) -> tuple[Images, Tensor]:
-    """Returns the training images of a state and their labels. Images in files are loaded batch by batch."""
-    labels, trusted = torch.tensor(state.labels, dtype=torch.long), task.validation
+def training_data(task: Task, situation: Situation) -> tuple[Images, Tensor]:
+    """Returns the training images of a situation and their labels. Images in files are loaded batch by batch."""
+    pool, trusted = situation.pool, situation.validation
+    labels = torch.tensor(situation.labels, dtype=torch.long)
     if task.learns_validation:
         trusted_labels = labels_of(trusted)
         assert trusted_labels is not None, "training on the validation set requires its labels"
         labels = torch.cat([labels, trusted_labels])
-    if not lies_in_memory(task.pool):
-        trusted_index = range(len(task.pool), len(task.pool) + len(trusted)) if task.learns_validation else ()
-        both: ConcatDataset[object] = ConcatDataset([task.pool, trusted])  # pyright: ignore[reportArgumentType]
-        return Stored(both if trusted_index else task.pool, [*state.labeled, *trusted_index], task.workers), labels
-    batches = list(LARGE_BATCHES.read(task.pool, state.labeled))
+    if not lies_in_memory(pool):
+        trusted_index = range(len(pool), len(pool) + len(trusted)) if task.learns_validation else ()
+        both: ConcatDataset[object] = ConcatDataset([pool, trusted])  # pyright: ignore[reportArgumentType]
+        return Stored(both if trusted_index else pool, [*situation.labeled, *trusted_index], situation.workers), labels
+    batches = list(LARGE_BATCHES.read(pool, situation.labeled))
     if task.learns_validation:
         batches += LARGE_BATCHES.read(trusted)
     return torch.cat([batch.images for batch in batches]) if batches else torch.empty(0), labels
 
 
 def step_generator(seed: int, number: int, purpose: str) -> torch.Generator:
-    """Returns the random generator for one step of one round, so that a resumed run draws the same numbers.
+    """Returns the random generator for one step of a round, so that a resumed run draws the same numbers.
 
     It does not depend on the method, so that methods can be compared in pairs with equal seeds.
     """
@@ -85,162 +118,159 @@ class Round:
     answers: tuple[int | None, ...]
     """The oracle's answers, in the order of `choice.indices`."""
     score: Score
-    """Score on the test set; for an ensemble, the mean over its members."""
+    """Score on the test set, or its mean over the members of an ensemble."""
     select_s: float
     train_s: float
-    state: State
+    situation: Situation
+    """The situation after the round: the trained models and all labels so far."""
     validation: Score | None = None
-    """Score on the validation set, if it has labels and the model does not learn from it."""
+    """Score on the validation set, if it has labels and the model is not trained on it."""
     best_accuracy: float | None = None
     """Best test accuracy over all epochs, if `task.peek` is set."""
 
     @property
     def number(self) -> int:
-        return self.state.number
+        return self.situation.finished_rounds
 
     @property
     def labels_spent(self) -> int:
         """Number of images that the oracle was asked about, answered or not."""
-        return len(self.state.labels) + len(self.state.refused)
+        return len(self.situation.labels) + len(self.situation.refused)
 
 
-def run_rounds(task: Task, num_rounds: int, state: State | None = None, fit_all: FitAll = fit_each) -> Iterator[Round]:
-    """Runs rounds one after another, from the beginning or from the state of an earlier run."""
-    state = state or begin(task)
-    check_supply(task, num_rounds, state)
-    while state.number < num_rounds:
-        (finished,) = advance([task], [state], fit_all)
+def run_rounds(
+    task: Task, num_rounds: int, situation: Situation | None = None, fit_all: FitAll = fit_each
+) -> Iterator[Round]:
+    """Yields rounds one after another, from the start or from the situation in which an earlier run ended."""
+    situation = situation or task.start
+    check_supply(task, num_rounds, situation)
+    while situation.finished_rounds < num_rounds:
+        (finished,) = advance([task], [situation], fit_all)
         yield finished
-        state = finished.state
+        situation = finished.situation
 
 
-def begin(task: Task) -> State:
-    """Returns the state before the first round."""
-    return State(0, task.starts)
-
-
-def advance(tasks: Sequence[Task], states: Sequence[State], fit_all: FitAll = fit_each) -> list[Round]:
-    """Runs one round of each task. All trainings go to `fit_all` together."""
+def advance(tasks: Sequence[Task], situations: Sequence[Situation], fit_all: FitAll = fit_each) -> list[Round]:
+    """Runs one round of each task and returns the rounds. All training jobs go to `fit_all` together."""
     choices, seconds, results = [], [], []
-    for task, state in zip(tasks, states, strict=True):
-        choice, select_s = choose_or_resume(task, state)
+    for task, situation in zip(tasks, situations, strict=True):
+        choice, select_s = choose_or_resume(task, situation)
         choices.append(choice)
         seconds.append(select_s)
-        results.append(ask(task, state, choice))
+        results.append(ask(task, situation, choice))
     accuracies: list[list[float]] = [[] for _ in tasks]
     began = time.perf_counter()
     fit_all(
         [
             job
-            for task, (_, state), seen in zip(tasks, results, accuracies, strict=True)
-            for job in jobs_of(task, state, seen)
+            for task, (_, situation), seen in zip(tasks, results, accuracies, strict=True)
+            for job in jobs_of(task, situation, seen)
         ]
     )
-    seconds_per_model = (time.perf_counter() - began) / sum(len(state.models) for _, state in results)
+    seconds_per_model = (time.perf_counter() - began) / sum(len(situation.models) for _, situation in results)
     rounds = []
-    for task, choice, (answers, state), select_s, seen in zip(
+    for task, choice, (answers, situation), select_s, seen in zip(
         tasks, choices, results, seconds, accuracies, strict=True
     ):
-        score = mean_score(task, state, task.test)
+        score = mean_score(task, situation, task.test)
         rounds.append(
             Round(
                 choice=choice,
                 answers=answers,
                 score=score,
                 select_s=select_s,
-                train_s=seconds_per_model * len(state.models),
-                state=state,
-                validation=validate(task, state, score),
+                train_s=seconds_per_model * len(situation.models),
+                situation=situation,
+                validation=validate(task, situation, score),
                 best_accuracy=max(seen, default=None),
             )
         )
     return rounds
 
 
-def choose_or_resume(task: Task, state: State) -> tuple[Choice, float]:
-    """Returns the choice and the seconds it took. A choice saved by an interrupted run is loaded instead."""
-    number, taken, files = state.number + 1, [*state.labeled, *state.refused], task.round_files
-    saved = task.executor.agree(files.load_choice(number, taken)) if files else None
+def choose_or_resume(task: Task, situation: Situation) -> tuple[Choice, float]:
+    """Returns the choice and the seconds it took; loads a choice that an interrupted run saved."""
+    number, taken = situation.finished_rounds + 1, [*situation.labeled, *situation.refused]
+    files, executor = task.round_files, situation.executor
+    saved = executor.agree(files.load_choice(number, taken)) if files else None
     if saved:
-        return to_choice(saved, task.pool, task.validation), saved["seconds"]
+        return to_choice(saved, situation.pool, situation.validation), saved["seconds"]
     began = time.perf_counter()
-    choice = choose(task, state)
+    choice = choose(task, situation)
     seconds = time.perf_counter() - began
     if files:
-        task.executor.once(lambda: files.save_choice(number, taken, choice, seconds))
+        executor.once(lambda: files.save_choice(number, taken, choice, seconds))
     return choice, seconds
 
 
-def choose(task: Task, state: State) -> Choice:
-    """Returns the choice of the acquisition; raises ArgumentError unless it is `budget` new images."""
-    situation = Situation(
-        *(state.models, task.pool, task.validation, state.labeled, state.refused, task.batch_size),
-        labels=state.labels,
-        ask=task.oracle,
-        executor=task.executor,
-        workers=task.workers,
-        precision=task.training.precision,
-    )
-    choice = task.acquire(situation, task.budget, step_generator(task.seed, state.number, "select"))
-    choice = replace(choice, indices=task.executor.agree(choice.indices))
-    new = set(choice.indices) - {*state.labeled, *state.refused}
+def choose(task: Task, situation: Situation) -> Choice:
+    """Returns the choice of the acquisition; raises ArgumentError unless it contains `budget` new images."""
+    generator = step_generator(task.seed, situation.finished_rounds, "select")
+    # A copy, because its list of unlabeled images is as long as the pool and needed only for this choice.
+    choice = task.acquire(replace(situation), task.budget, generator)
+    choice = replace(choice, indices=situation.executor.agree(choice.indices))
+    new = set(choice.indices) - {*situation.labeled, *situation.refused}
     if len(choice.indices) != task.budget or len(new) != task.budget:
         raise ArgumentError(
-            f"{task.name} returned {len(choice.indices)} images of which {len(new)} are new and distinct; it was asked "
-            f"for {task.budget}. An acquisition returns distinct indices from situation.unlabeled."
+            f"{task.name} returned {len(choice.indices)} images, of which {len(new)} are new and distinct, instead of "
+            f"{task.budget}. An acquisition must return distinct indices from situation.unlabeled."
         )
     return choice
 
 
-def ask(task: Task, state: State, choice: Choice) -> tuple[tuple[int | None, ...], State]:
-    """Returns the oracle's answers, and the next state with models that are not yet trained on them."""
-    answers = tuple(task.oracle(choice.indices))
+def ask(task: Task, situation: Situation, choice: Choice) -> tuple[tuple[int | None, ...], Situation]:
+    """Returns the answers of the oracle, and the next situation, whose models are not yet trained on them."""
+    assert situation.ask is not None, "a task has an oracle"
+    answers = tuple(situation.ask(choice.indices))
     answered = [(i, label) for i, label in zip(choice.indices, answers, strict=True) if label is not None]
     refused = [i for i, label in zip(choice.indices, answers, strict=True) if label is None]
-    return answers, State(
-        state.number + 1,
-        tuple(copy.deepcopy(model) for model in (state.models if task.warm else task.starts)),
-        (*state.labeled, *(i for i, _ in answered)),
-        (*state.labels, *(label for _, label in answered)),
-        (*state.refused, *refused),
+    return answers, replace(
+        situation,
+        finished_rounds=situation.finished_rounds + 1,
+        models=tuple(copy.deepcopy(model) for model in (situation if task.warm else task.start).models),
+        labeled=(*situation.labeled, *(i for i, _ in answered)),
+        labels=(*situation.labels, *(label for _, label in answered)),
+        refused=(*situation.refused, *refused),
+        trained_on_validation=task.learns_validation,
     )
 
 
-def rebuild(task: Task, chosen: Sequence[Sequence[int]]) -> State:
-    """Returns the state after cold rounds with these choices. Its models are not yet trained on the last round."""
-    assert not task.warm, "a warm round starts from weights that only its state holds"
-    state = begin(task)
+def rebuild(task: Task, chosen: Sequence[Sequence[int]]) -> Situation:
+    """Returns the situation after cold rounds with these choices; its models are not yet trained on the last one."""
+    assert not task.warm, "warm rounds depend on weights, which cannot be rebuilt from choices"
+    situation = task.start
     for indices in chosen:
-        _, state = ask(task, state, Choice(list(indices)))
-    return state
+        _, situation = ask(task, situation, Choice(list(indices)))
+    return situation
 
 
 def can_validate(task: Task) -> bool:
-    """Returns whether the validation set has labels and the model does not learn from it."""
-    return not task.learns_validation and label_of(task.validation[0]) is not None
+    """Returns whether the validation set has labels and the model is not trained on it."""
+    return not task.learns_validation and label_of(task.start.validation[0]) is not None
 
 
-def validate(task: Task, state: State, test_score: Score) -> Score | None:
-    """Returns the score on the validation set, or None if it has no labels or the model learns from it."""
+def validate(task: Task, situation: Situation, test_score: Score) -> Score | None:
+    """Returns the score on the validation set, or None if it has no labels or the model is trained on it."""
     if not can_validate(task):
         return None
-    return test_score if task.validation is task.test else mean_score(task, state, task.validation)
+    return test_score if situation.validation is task.test else mean_score(task, situation, situation.validation)
 
 
-def mean_score(task: Task, state: State, data: Data) -> Score:
-    """Returns the mean score over members, with the predictions of the first member."""
-    # In float32: bfloat16 rounds close logits to ties, which the first class wins, and the first classes are common.
-    scores = [evaluate(model, data, task.num_classes, task.reader) for model in state.models]
+def mean_score(task: Task, situation: Situation, data: Data) -> Score:
+    """Returns the mean score over the members, with the predictions of the first member."""
+    # In float32, because bfloat16 rounds close logits to ties, which favor the first classes, and those are common.
+    scores = [evaluate(model, data, task.num_classes, task.reader) for model in situation.models]
     recall_C = torch.stack([score.recall for score in scores]).mean(dim=0)
     return Score(sum(score.accuracy for score in scores) / len(scores), recall_C, scores[0].prediction)
 
 
-def check_supply(task: Task, num_rounds: int, state: State) -> None:
+def check_supply(task: Task, num_rounds: int, situation: Situation) -> None:
     """Raises ArgumentError if the pool has too few images left for all rounds."""
-    needed = (num_rounds - state.number) * task.budget
-    left = len(task.pool) - len(state.labeled) - len(state.refused)
+    rounds_left = num_rounds - situation.finished_rounds
+    needed = rounds_left * task.budget
+    left = len(situation.pool) - len(situation.labeled) - len(situation.refused)
     if needed > left:
         raise ArgumentError(
-            f"{num_rounds - state.number} rounds of {task.budget} labels need {needed} images; the pool has {left}. "
+            f"{rounds_left} rounds of {task.budget} labels need {needed} images, but the pool has {left}. "
             "Lower the budget or the number of rounds."
         )

@@ -1,7 +1,7 @@
 """When to stop: the expected gain in recall on the failing classes from the next labels.
 
-After each round, the recall of the failing classes is measured on the validation set, from which the model never
-learns. A saturating curve, A - B exp(-n / τ), is fitted to these points, and its rise over the next labels is the
+After each round, the recall of the failing classes is measured on the validation set, on which the model is never
+trained. A saturating curve, A - B exp(-n / τ), is fitted to these points, and its rise over the next labels is the
 expected gain. The interval comes from the sampling error of the measured points.
 """
 
@@ -14,7 +14,7 @@ STEP = 100
 """Number of labels for which the gain is estimated."""
 FEWEST_ROUNDS = 3
 SCALES = np.geomspace(30, 30_000, 40)
-"""Candidates for τ, in labels."""
+"""Candidate values of τ, in labels."""
 NUM_SAMPLES = 200
 
 
@@ -35,49 +35,50 @@ class Outlook:
 
 
 def failing_classes(recall: Sequence[float]) -> list[int]:
-    """Returns the classes whose recall, after the first round, is below the mean over classes."""
+    """Returns the classes whose recall (after the first round) is below the mean over classes."""
     known = np.array(recall, dtype=float)
     return np.flatnonzero(known < np.nanmean(known)).tolist()
 
 
 def expect_gain(labels_spent: Sequence[int], recall: Sequence[float], num_images: int) -> Outlook | None:
-    """Estimates the gain from the recall after each round on `num_images` validation images.
+    """Returns the expected gain, given the recall after each round on `num_images` validation images.
 
-    Returns None before the third round, or without validation images.
+    Returns None before the third round or without validation images.
     """
     if len(recall) < FEWEST_ROUNDS or num_images < 1:
         return None
     spent, points = np.array(labels_spent, dtype=float), np.array(recall, dtype=float)
-    gain, variance = fit_rise(spent, points)
-    # Two sources of variance: the sample of validation images, and the randomness of each training.
+    (gain,), (variance,) = (value.tolist() for value in fit_rise(spent, points[None]))
+    # Two sources of variance: the sample of validation images, and the randomness of each training run.
     deviation = np.sqrt(points * (1 - points) / num_images + variance)
     samples = np.random.default_rng(0).normal(points, deviation, size=(NUM_SAMPLES, len(points))).clip(0, 1)
-    low, high = np.quantile([fit_rise(spent, sample)[0] for sample in samples], [0.05, 0.95])
+    low, high = np.quantile(fit_rise(spent, samples)[0], [0.05, 0.95])
     return Outlook(gain, min(float(low), gain), max(float(high), gain))
 
 
-def fit_rise(spent: np.ndarray, points: np.ndarray) -> tuple[float, float]:
-    """Fits A - B exp(-n / τ); returns its rise over the next labels and the weighted variance of its residuals.
+def fit_rise(spent: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fits A - B exp(-n / τ) to each row; returns its rise over the next labels and the variance of its residuals.
 
-    The rise is never negative and never exceeds a recall of 1. Each round has twice the weight of the one before,
+    The rise is never negative and never leads to a recall above 1. Each round has twice the weight of the previous one,
     because many curves rise slowly at first, then fast, and then level off.
     """
-    weight = np.exp2(np.arange(len(points)))
+    weight = np.exp2(np.arange(len(spent)))
     weight /= weight.sum()
-    smallest, gain = np.inf, 0.0
+    smallest, gain = np.full(len(points), np.inf), np.zeros(len(points))
     for scale in SCALES:
         decay = np.exp(-(spent - spent[0]) / scale)
-        slope = min(0.0, _weighted_slope(decay, points, weight))  # B >= 0: more labels do not lower the recall
-        residual = points - slope * decay
-        variance = float((weight * np.square(residual - (weight * residual).sum())).sum())
-        if variance < smallest:
-            now, then = (np.exp(-(n - spent[0]) / scale) for n in (spent[-1], spent[-1] + STEP))
-            smallest, gain = variance, max(0.0, min(float(slope * (then - now)), float(1 - points[-1])))
+        slope = np.minimum(0.0, _weighted_slope(decay, points, weight))  # B >= 0: more labels do not lower the recall
+        residual = points - slope[:, None] * decay
+        from_mean = residual - (weight * residual).sum(axis=-1, keepdims=True)
+        variance = (weight * np.square(from_mean)).sum(axis=-1)
+        now, then = (np.exp(-(n - spent[0]) / scale) for n in (spent[-1], spent[-1] + STEP))
+        rise = np.maximum(0.0, np.minimum(slope * (then - now), 1 - points[:, -1])) + 0.0  # not -0.0
+        gain, smallest = np.where(variance < smallest, rise, gain), np.minimum(variance, smallest)
     return gain, smallest
 
 
-def _weighted_slope(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
-    """Returns the slope of the weighted least-squares line through the points."""
+def _weighted_slope(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Returns the slope of the weighted least-squares line through the points of each row of y."""
     from_mean = x - (weight * x).sum()
     spread = float((weight * np.square(from_mean)).sum())
-    return float((weight * from_mean * y).sum()) / spread if spread > 0 else 0.0
+    return (weight * from_mean * y).sum(axis=-1) / spread if spread > 0 else np.zeros(len(y))

@@ -13,12 +13,12 @@ from rarefish.errors import ArgumentError
 from rarefish.workspace.store import Store
 
 if TYPE_CHECKING:
-    from rarefish.exchange.import_labels import Imported
+    from rarefish.exchange.importer import Imported
 
 FORMS = ("csv", "imagefolder", "coco", "cvat", "label-studio", "fiftyone", "huggingface")
-"""Repeated here because importing the table of formats would slow down `rarefish --help`; a test compares both."""
+"""Repeated here because importing the table of formats would slow down `rarefish --help`; a test compares the two."""
 MAX_LINES = 5
-"""Messages of one kind that are printed; the rest is only counted."""
+"""Maximum number of messages of one kind to print; the rest are only counted."""
 
 
 @click.command(name="export")
@@ -28,25 +28,29 @@ MAX_LINES = 5
     type=click.Choice(["picks", "labels"]),
     default="labels",
     show_default=True,
-    help="All images chosen so far, or only the labeled ones.",
+    help="Export all images chosen so far, or only the labeled ones.",
 )
-@click.option("--format", "form", type=click.Choice(FORMS), default="csv", show_default=True)
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="A file or, for some formats, a folder.")
 @click.option(
-    "--url-prefix", default="", help="label-studio: URL at which the images are served. [default: local files]"
+    "--format", "form", type=click.Choice(FORMS), default="csv", show_default=True, help="Format of the export."
+)
+@click.option(
+    "--output", required=True, type=click.Path(path_type=Path), help="File or, for some formats, folder to write."
+)
+@click.option(
+    "--url-prefix", default="", help="For label-studio: URL where the images are served. [default: local files]"
 )
 @json_option
 def export_(store: Store, what: str, form: str, output: Path, url_prefix: str, as_json: bool) -> None:
-    """Export the chosen images or the labels to the format of another tool.
+    """Export the chosen images or the labels for another tool.
 
     \b
     Example:
       rarefish export work --format coco --output labels.json
-      rarefish export work --what picks --format label-studio --output tasks.json
+      rarefish export work --what picks --format label-studio --output tasks
     """
     if form != "label-studio":
         reject_unused(["url_prefix"], f"The format {form} contains no URLs")
-    from rarefish.exchange.export import export
+    from rarefish.exchange.exporter import export
 
     left_out: list[str] = []
     path = str(export(store, what, form, output, url_prefix=url_prefix, tell=left_out.append).resolve())
@@ -57,27 +61,29 @@ def export_(store: Store, what: str, form: str, output: Path, url_prefix: str, a
 @click.command(name="import")
 @workspace_argument
 @click.argument("source", type=click.Path(exists=True, path_type=Path))
-@click.option("--format", "form", type=click.Choice(FORMS), default="csv", show_default=True)
-@click.option("--who", help="The person who labeled, if the file does not say. [default: imported]")
+@click.option("--format", "form", type=click.Choice(FORMS), default="csv", show_default=True, help="Format of SOURCE.")
+@click.option("--who", help="Name of the annotator, if the file does not contain it. [default: imported]")
 @json_option
 def import_(store: Store, source: Path, form: str, who: str | None, as_json: bool) -> None:
-    """Import labels from another tool; importing the same file again adds nothing.
+    """Import labels from another tool.
+
+    SOURCE is a file or a folder. Importing the same labels again adds nothing.
 
     \b
     Example:
       rarefish import work annotations.json --format label-studio
     """
-    from rarefish.exchange.import_labels import import_labels
+    from rarefish.exchange.importer import import_labels
 
     found = import_labels(store, form, source, who)
     tell(as_json, asdict(found), import_message(found))
 
 
 def import_message(found: "Imported") -> str:
-    """Returns how many labels were new or known already, and those that were not imported."""
-    lines = [f"{found.count} labels are new, {found.already} were there already."]
+    """Returns the text for an import: how many labels were new or already there, and which were not imported."""
+    lines = [f"Labels: {found.count} new, {found.already} already there."]
     lines += first_of("left out", found.unknown)
-    lines += first_of("not imported, because of a later answer", found.conflicts)
+    lines += first_of("not imported because of a later answer", found.conflicts)
     return "\n".join(lines)
 
 
@@ -91,7 +97,9 @@ def first_of(what: str, messages: Sequence[str]) -> list[str]:
 
 @click.group()
 def studio() -> None:
-    """Label with a Label Studio server through its API.
+    """Label with a Label Studio server.
+
+    Uploads images and fetches annotations through its API.
 
     \b
     Example:
@@ -102,9 +110,9 @@ def studio() -> None:
 def studio_options(command: Any) -> Any:
     """Adds the options --url, --token and --project."""
     for option in (
-        click.option("--url", required=True, help="URL of the server."),
+        click.option("--url", required=True, help="URL of the Label Studio server."),
         click.option("--token", help="API token. [default: the environment variable LABEL_STUDIO_TOKEN]"),
-        click.option("--project", type=int, help="Number of the project. [default: the last one used on that server]"),
+        click.option("--project", type=int, help="Number of the project. [default: the one last used on this server]"),
     ):
         command = option(command)
     return command
@@ -113,10 +121,12 @@ def studio_options(command: Any) -> Any:
 @studio.command()
 @workspace_argument
 @studio_options
-@click.option("--new", "is_new", is_flag=True, help="Create a new project. [default: only if there is none yet]")
+@click.option(
+    "--new", "is_new", is_flag=True, help="Create a new project. [default: only on the first push to a server]"
+)
 @json_option
 def push(store: Store, url: str, token: str | None, project: int | None, is_new: bool, as_json: bool) -> None:
-    """Send the images that wait for labels, with the model's predictions.
+    """Upload the images that need labels, with predictions.
 
     \b
     Example:
@@ -125,11 +135,13 @@ def push(store: Store, url: str, token: str | None, project: int | None, is_new:
     from rarefish.exchange import label_studio_sync
 
     if is_new and project is not None:
-        raise ArgumentError(f"--new creates a project and --project {project} names an existing one. Leave one out.")
+        raise ArgumentError(
+            f"--new creates a project and --project {project} names an existing one. Give only one of them."
+        )
     if project is None and not is_new:
         project = label_studio_sync.last_project(store, url)
     sent = label_studio_sync.push(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project)
-    line = f"{sent.sent} images sent, {sent.already} were there already: {sent.url} (project {sent.project})"
+    line = f"Images: {sent.sent} sent, {sent.already} already there: {sent.url} (project {sent.project})"
     tell(as_json, asdict(sent), "\n".join([line, *first_of("left out", sent.left_out)]))
 
 
@@ -140,11 +152,13 @@ def push(store: Store, url: str, token: str | None, project: int | None, is_new:
     "--who",
     default="label-studio",
     show_default=True,
-    help="The person who labeled, if Label Studio does not say.",
+    help="Name of the annotator, if Label Studio does not provide it.",
 )
 @json_option
 def pull(store: Store, url: str, token: str | None, project: int | None, who: str, as_json: bool) -> None:
     """Import the annotations made so far.
+
+    Pulling again imports only what is new.
 
     \b
     Example:
@@ -156,7 +170,8 @@ def pull(store: Store, url: str, token: str | None, project: int | None, who: st
         project = label_studio_sync.last_project(store, url)
     if project is None:
         raise ArgumentError(
-            f"No project is given. Nothing was pushed to {url}. Give --project NUMBER, as in its URL in Label Studio."
+            f"No project is given, and nothing has been pushed to {url} yet. Give --project NUMBER; the number is part "
+            "of the project's URL in Label Studio."
         )
     found = label_studio_sync.pull(store, url, token or os.environ.get("LABEL_STUDIO_TOKEN", ""), project, who)
     tell(as_json, asdict(found), import_message(found))

@@ -11,7 +11,9 @@ from rarefish.errors import printable_lines
 @click.command()
 @click.argument("recipe", metavar="FILE.py:FUNCTION")
 @click.option(
-    "--output", type=click.Path(file_okay=False, path_type=Path), help="Folder of the run. [default: runs/FUNCTION]"
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the results. [default: runs/FUNCTION]",
 )
 @click.option("--seeds", type=click.IntRange(min=1), help="Number of seeds. [default: as in the recipe]")
 @click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds. [default: as in the recipe]")
@@ -19,10 +21,8 @@ from rarefish.errors import printable_lines
 @click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, or auto: cuda if available, otherwise cpu."
 )
-@click.option("--jobs", type=click.IntRange(min=1), help="Worker processes, on a CPU. [default: one per core]")
-@click.option(
-    "--together", is_flag=True, help="Under torchrun: all processes work on the same cell, one cell after another."
-)
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of worker processes on a CPU. [default: one per core]")
+@click.option("--together", is_flag=True, help="Under torchrun: let all processes work together on one cell at a time.")
 def experiment(
     recipe: str,
     output: Path | None,
@@ -35,10 +35,10 @@ def experiment(
 ) -> None:
     """Run an experiment, or resume one that was stopped.
 
-    A recipe is a function that returns an Experiment: methods × seeds × biases × validation sizes. Every finished round
-    is saved; the same command resumes a run that was killed and adds the rounds that are missing. Under torchrun the
-    cells are distributed over the processes; with --together, all processes share each cell, for models and pools that
-    are too large for one process.
+    A recipe is a function that returns an Experiment: methods × seeds × imbalances × validation sizes. Each combination
+    is a cell. Every finished round is saved; run the same command again to resume a run that was killed or to add
+    rounds. Under torchrun, the cells are distributed among the processes. With --together, all processes share each
+    cell, for models and pools that are too large for one process.
 
     \b
     Example:
@@ -69,4 +69,8 @@ def experiment(
     finally:
         torchrun.leave()
     if is_first:
-        click.echo(printable_lines(f"All {sum(1 for _ in settings.cells())} cells are done: {folder.resolve()}"))
+        click.echo(
+            printable_lines(
+                f"All {len([*settings.cells(), *settings.baseline_cells()])} cells are done: {folder.resolve()}"
+            )
+        )

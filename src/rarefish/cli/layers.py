@@ -5,23 +5,34 @@ from typing import Any
 
 import click
 
-from rarefish.cli.options import allow_model, closed_at_end, json_option, reject_unused, tell, trust_option
+from rarefish.cli.options import (
+    allow_model,
+    closed_at_end,
+    json_option,
+    reject_unused,
+    tell,
+    trust_option,
+    weights_option,
+)
 from rarefish.workspace.store import is_workspace, open_store
 
 
 @click.command()
 @click.argument("model")
-@click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=".pt or .safetensors.")
+@weights_option()
 @click.option(
     "--classes", "num_classes", type=click.IntRange(min=2), default=10, show_default=True, help="Number of classes."
 )
-@click.option("--mode", type=click.Choice(["RGB", "L"]), help="Color or grayscale. [default: the model's]")
+@click.option(
+    "--mode", type=click.Choice(["RGB", "L"]), help="Color mode: RGB, or L for grayscale. [default: that of the model]"
+)
 @trust_option
 @json_option
 def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, trust: bool, as_json: bool) -> None:
-    """List the layers whose outputs can describe images; a star marks the layers chosen by default.
+    """List the layers of a model that can describe images.
 
-    MODEL is a name (lenet, resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:…, torchvision:… or a
+    A star marks the layers that are used by default. MODEL is a built-in name (efficientnet-lite0, lenet,
+    resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:NAME, torchvision:NAME, transformers:FOLDER, or a
     workspace.
 
     \b
@@ -31,7 +42,7 @@ def layers(model: str, weights: Path | None, num_classes: int, mode: str | None,
     from rarefish.workspace.model import describe_layers
 
     if is_workspace(Path(model)):
-        reject_unused(["weights", "num_classes", "mode"], "With a workspace, its own model is listed")
+        reject_unused(["weights", "num_classes", "mode"], "A workspace has its own model")
         allow_model(closed_at_end(open_store(Path(model))), trust)
     else:
         reject_unused(["trust"], "Only a workspace needs to be trusted")

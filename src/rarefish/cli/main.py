@@ -1,11 +1,13 @@
 """The `rarefish` command group and its entry point."""
 
+import os
 import sys
 
 import click
 
 from rarefish import __version__
 from rarefish.cli.demo import demo
+from rarefish.cli.embed import embed
 from rarefish.cli.exchange import export_, import_, studio
 from rarefish.cli.experiment import experiment
 from rarefish.cli.layers import layers
@@ -29,14 +31,17 @@ def cli() -> None:
 
 
 for command in (
-    *(init, label, train, evaluate, status, next_, check, backup, export_, import_, studio, layers),
+    *(init, embed, label, train, evaluate, status, next_, check, backup, export_, import_, studio, layers),
     *(demo, select, experiment, report),
 ):
     cli.add_command(command)
 
 
 def main() -> None:
-    """Runs the command line; an error that the user can fix is printed as one line, with exit status 1."""
+    """Runs the command line. Prints an error that the user can fix as one line and exits with status 1."""
+    # Threads of PyTorch that wait for each other would otherwise spin, which makes everything several times as slow if
+    # the cores have other work to do. OpenMP reads the setting when PyTorch is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         cli()
     except RarefishError as error:

@@ -15,7 +15,7 @@ Command = Callable[..., Any]
 
 
 def workspace_argument(command: Command) -> Command:
-    """Adds the argument WORKSPACE, an existing workspace, which the command gets as an open `store`."""
+    """Adds the argument WORKSPACE, an existing workspace that is passed to the command as an open `store`."""
     return click.argument("store", metavar="WORKSPACE", type=click.Path(path_type=Path), callback=_open)(command)
 
 
@@ -24,7 +24,7 @@ def _open(_: click.Context, __: click.Parameter, folder: Path) -> Store:
 
 
 def closed_at_end(store: Store) -> Store:
-    """Returns the same store, which is closed when the command ends; rarefish.db then holds all labels."""
+    """Returns the same store and closes it when the command ends; rarefish.db then contains all labels."""
     click.get_current_context().call_on_close(store.close)
     return store
 
@@ -34,38 +34,58 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(command)
 
 
-def machine_options(command: Command) -> Command:
-    """Adds the options --device, --workers and --batch-size."""
-    for option in (
-        click.option(
-            "--device", default="auto", show_default=True, help="cpu, cuda, or auto: cuda if available, otherwise cpu."
-        ),
-        click.option(
-            "--workers",
-            type=click.IntRange(min=0),
-            default=2,
-            show_default=True,
-            help="Worker processes that decode images.",
-        ),
-        click.option(
-            "--batch-size",
-            type=click.IntRange(min=1),
-            help="Images per batch. [default: 32 for training, otherwise 256]",
-        ),
-    ):
-        command = option(command)
-    return command
+MODEL_HELP = (
+    "efficientnet-lite0 (pretrained), lenet, resnet10, resnet18, FILE.py:FUNCTION, module:function, timm:NAME, "
+    "torchvision:NAME or transformers:FOLDER."
+)
+"""Help text of the option --model."""
+
+
+def weights_option(help: str = "File with weights (.pt or .safetensors).") -> Callable[[Command], Command]:
+    """Adds the option --weights."""
+    return click.option("--weights", type=click.Path(exists=True, dir_okay=False, path_type=Path), help=help)
+
+
+def workers_option(command: Command) -> Command:
+    """Adds the option --workers."""
+    return click.option(
+        "--workers",
+        type=click.IntRange(min=0),
+        default=2,
+        show_default=True,
+        help="Number of worker processes that decode images.",
+    )(command)
+
+
+def machine_options(batch_size: str) -> Callable[[Command], Command]:
+    """Adds the options --device, --workers and --batch-size; `batch_size` is the default that the help text shows."""
+    device_option = click.option(
+        "--device", default="auto", show_default=True, help="cpu, cuda, or auto: cuda if available, otherwise cpu."
+    )
+    batch_size_option = click.option(
+        "--batch-size", type=click.IntRange(min=1), help=f"Number of images per batch. [default: {batch_size}]"
+    )
+    return lambda command: batch_size_option(workers_option(device_option(command)))
+
+
+def near_copies_option(command: Command) -> Command:
+    """Adds the option --allow-near-copies."""
+    return click.option(
+        "--allow-near-copies",
+        is_flag=True,
+        help="With embeddings, also select near-copies of images that were selected before or are trusted.",
+    )(command)
 
 
 def trust_option(command: Command) -> Command:
     """Adds the option --trust."""
     return click.option(
-        "--trust", is_flag=True, help="Allow running the Python file or module that the workspace names as its model."
+        "--trust", is_flag=True, help="Allow the workspace to run the Python file or module that it names as its model."
     )(command)
 
 
 def allow_model(store: Store, trust: bool) -> None:
-    """Remembers, if `trust` is set, that the workspace may run the model that it names now."""
+    """If `trust` is set, allows the workspace to run the model that it currently names."""
     address = store.settings().get("model")
     if trust and address:
         from rarefish.workspace.trust import trust_model
@@ -74,15 +94,15 @@ def allow_model(store: Store, trust: bool) -> None:
 
 
 def make_running(options: dict[str, Any]) -> Any:
-    """Returns the workspace actions' `Running` made of those options that were given."""
-    from rarefish.workspace.actions import Running
+    """Returns a `Running` for the workspace actions, made from the options that were given."""
+    from rarefish.workspace.running import Running
 
     names = ("device", "workers", "batch_size", "shard")
     return Running(**{name: options[name] for name in names if options.get(name) is not None})
 
 
 def reject_unused(names: Iterable[str], reason: str) -> None:
-    """Raises an ArgumentError if one of these parameters was given to the current command, which would ignore it."""
+    """Raises an ArgumentError if the user gave one of these parameters, which the current command would ignore."""
     context = click.get_current_context()
     given = [
         parameter.opts[0]
@@ -91,22 +111,22 @@ def reject_unused(names: Iterable[str], reason: str) -> None:
         and context.get_parameter_source(parameter.name) not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     ]
     if given:
-        raise ArgumentError(f"{reason}; leave out {', '.join(given)}.")
+        raise ArgumentError(f"{reason}. Leave out {', '.join(given)}.")
 
 
 def tell(as_json: bool, found: dict[str, Any], words: str) -> None:
-    """Prints the result on standard output: as JSON for a program, or as text."""
+    """Prints the result to standard output, as JSON or as text."""
     click.echo(to_json(found) if as_json else printable_lines(words))
 
 
 def to_json(found: dict[str, Any]) -> str:
-    """Returns one line of JSON; characters that a terminal would interpret are escaped as in JSON strings."""
+    """Returns one line of JSON in which characters that a terminal would interpret are escaped."""
     text = json.dumps(found, ensure_ascii=False)
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def split_names(text: str) -> tuple[str, ...]:
-    """Returns the names in a text that separates them by commas."""
+    """Returns the names in a comma-separated text."""
     return tuple(name.strip() for name in text.split(","))
 
 
@@ -114,5 +134,5 @@ def parse_size(text: str) -> tuple[int, int]:
     """Returns (height, width) from a text such as 224x224, or 224 for a square."""
     height, _, width = text.partition("x")
     if not (height.isdigit() and (width or height).isdigit() and int(height) and int(width or height)):
-        raise ArgumentError(f"A size is HEIGHTxWIDTH, such as 224x224, not {text!r}.")
+        raise ArgumentError(f"Invalid size {text!r}. Give HEIGHTxWIDTH, such as 224x224.")
     return int(height), int(width or height)

@@ -23,14 +23,14 @@ MAX_GZIP_RATIO = 1_100
 
 @dataclass(frozen=True)
 class Arrays:
-    """N images (N, height, width, channels), uint8, and their labels."""
+    """N images (N, height, width, channels) as uint8, with their labels."""
 
     images: np.ndarray
     labels: np.ndarray
 
     def __post_init__(self) -> None:
         if len(self.images) != len(self.labels):
-            raise DataError(f"There are {len(self.images)} images but {len(self.labels)} labels.")
+            raise DataError(f"There are {len(self.images)} images, but {len(self.labels)} labels.")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -39,7 +39,7 @@ class Arrays:
         return Arrays(self.images[rows], self.labels[rows])
 
     def with_junk(self, count: int, seed: int) -> "Arrays":
-        """Return these images plus `count` images of no class (label -1), each made of quarters of four others."""
+        """Returns these images plus `count` images of no class (label -1), each composed of quarters of four others."""
         rng = np.random.default_rng(seed)
         height, width = self.images.shape[1] // 2, self.images.shape[2] // 2
         junk = self.images[rng.integers(len(self), size=count)].copy()
@@ -51,25 +51,25 @@ class Arrays:
         return Arrays(np.concatenate([self.images, junk]), labels)
 
     def to_tensors(self, device: torch.device | str = "cpu") -> TensorDataset:
-        """Return images (N, channels, height, width) with values from 0 to 1, and labels."""
+        """Returns images (N, channels, height, width) with values from 0 to 1, and their labels."""
         images = torch.tensor(self.images).to(device).movedim(3, 1).float().div_(255)
         return TensorDataset(images.contiguous(), torch.from_numpy(self.labels.astype(np.int64)).to(device))
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Images kept as uint8, which takes a quarter of the memory of floats; they are scaled when accessed.
+    """Images stored as uint8, which takes a quarter of the memory of floats, and scaled when accessed.
 
-    All subsets of a data set share its bytes.
+    All subsets of a dataset share its bytes.
     """
 
     bytes: Tensor
-    """All images of the data set (N, height, width, channels), uint8."""
+    """All images of the dataset (N, height, width, channels), as uint8."""
     rows: Tensor
-    """The positions in `bytes` of the images in this subset."""
+    """Positions in `bytes` of the images in this subset."""
     labels: Tensor
     mean: Tensor
-    """Mean of each channel, on the scale 0 to 1."""
+    """Mean of each channel, on a scale of 0 to 1."""
     deviation: Tensor
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Pixels:
         return self.labels.tolist()
 
     def take(self, rows: Tensor) -> Tensor:
-        """Return those images (N, channels, height, width), scaled, on the device of the bytes."""
+        """Returns the given images (N, channels, height, width), scaled, on the device of the bytes."""
         own = self.bytes[self.rows[rows].to(self.bytes.device)].float().div_(255)
         return own.sub_(self.mean).div_(self.deviation).movedim(3, 1).contiguous()
 
@@ -89,9 +89,9 @@ class Pixels:
 
 
 def scale_of(images: np.ndarray, rows: np.ndarray, chunk_size: int = 10_000) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation per channel of those images, on the scale 0 to 1.
+    """Returns the mean and standard deviation of the given images per channel, on a scale of 0 to 1.
 
-    They are computed from histograms, so that images are not copied as floats.
+    They are computed from histograms, so that the images are not copied as floats.
     """
     counts_CV = np.zeros((images.shape[3], 256), dtype=np.int64)
     for first in range(0, len(rows), chunk_size):
@@ -105,7 +105,7 @@ def scale_of(images: np.ndarray, rows: np.ndarray, chunk_size: int = 10_000) -> 
 
 
 def normalized(parts: list[TensorDataset]) -> list[TensorDataset]:
-    """Return the data sets with each channel standardized by its mean and variance in the first of them."""
+    """Returns the datasets with each channel standardized by its mean and variance in the first of them."""
     first = parts[0].tensors[0]
     mean = first.mean(dim=(0, 2, 3), keepdim=True)
     deviation = first.std(dim=(0, 2, 3), keepdim=True).clamp_min(1e-6)
@@ -113,13 +113,13 @@ def normalized(parts: list[TensorDataset]) -> list[TensorDataset]:
 
 
 def read_idx(images: Path, labels: Path) -> Arrays:
-    """Read MNIST or Fashion-MNIST in its published format (IDX), gzipped or not."""
+    """Reads MNIST or Fashion-MNIST in the original format (IDX), gzipped or not."""
     pixels, numbers = _read_idx(images, dimensions=3), _read_idx(labels, dimensions=1)
     return Arrays(pixels[..., None], numbers)
 
 
 def read_svhn(path: Path) -> Arrays:
-    """Read SVHN's cropped digits in their published format (.mat); its label 10 is the digit 0."""
+    """Reads SVHN's cropped digits in the original format (.mat); its label 10 is the digit 0."""
     try:
         from scipy.io import loadmat
     except ImportError as error:
@@ -132,35 +132,39 @@ def read_svhn(path: Path) -> Arrays:
 
 
 def read_npz(path: Path, images: str = "images", labels: str = "labels") -> Arrays:
-    """Read images and labels from an .npz file; the channel axis of grayscale images may be missing."""
+    """Reads images and labels from an .npz file; the channel axis of grayscale images may be missing."""
     with open_regular(path) as file, _naming_file(path, "an .npz file"), np.load(file, allow_pickle=False) as content:
         missing = [name for name in (images, labels) if name not in content]
         if missing:
-            raise DataError(f"{path} has no array {missing[0]!r}; it has {', '.join(content)}.")
+            raise DataError(f"{path} has no array {missing[0]!r}, only {', '.join(content)}.")
         pixels, numbers = content[images], content[labels]
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     return Arrays(_checked_images(pixels, path), flat_labels(numbers, path))
 
 
 def flat_labels(labels: np.ndarray, path: Path) -> np.ndarray:
-    """Return labels of shape (N,), given as (N,) or (N, 1); raise DataError for other shapes and non-integers."""
+    """Returns labels of shape (N,), given as (N,) or (N, 1); raises DataError for other shapes and non-integers."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or not np.issubdtype(flat.dtype, np.integer):
-        raise DataError(f"{path}: labels are {labels.dtype} {labels.shape}; need one integer per image, of shape (N,).")
+        raise DataError(
+            f"{path}: the labels are {labels.dtype} {labels.shape}, but must be one integer per image (N,)."
+        )
     return flat
 
 
 def _checked_images(images: np.ndarray, path: Path) -> np.ndarray:
     if images.ndim != 4 or images.dtype != np.uint8 or 0 in images.shape[1:]:
-        raise DataError(f"{path}: images are {images.dtype} {images.shape}; need uint8 (N, height, width, channels).")
+        raise DataError(
+            f"{path}: the images are {images.dtype} {images.shape}, but must be uint8 (N, height, width, channels)."
+        )
     return images
 
 
 @contextmanager
 def _naming_file(path: Path, kind: str) -> Iterator[None]:
-    """Turn any error in the block into a DataError that names the file.
+    """Turns any error in the block into a DataError that names the file.
 
-    NumPy and SciPy raise almost anything for a damaged file.
+    NumPy and SciPy raise almost any exception for a damaged file.
     """
     try:
         yield
@@ -172,7 +176,7 @@ def _naming_file(path: Path, kind: str) -> Iterator[None]:
 
 
 def _read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """Read an IDX file: two zeros, the type (8: bytes), the number of dimensions, each size, the bytes."""
+    """Reads an IDX file: two zeros, the type (8 for bytes), the number of dimensions, their sizes, and the bytes."""
     start = 4 + 4 * dimensions
     with ExitStack() as opened, _naming_file(path, "an IDX file"):
         file = opened.enter_context(open_regular(path))
@@ -189,6 +193,6 @@ def _read_idx(path: Path, dimensions: int) -> np.ndarray:
     if len(content) != expected:
         sizes = " × ".join(map(str, shape))
         if len(content) > expected:
-            raise DataError(f"{path} is too long: it holds more than {expected:,} bytes for {sizes}.")
-        raise DataError(f"{path} is cut off: {len(content):,} bytes for {sizes}.")
+            raise DataError(f"{path} is too long: it contains more than {expected:,} bytes for {sizes}.")
+        raise DataError(f"{path} is truncated: {len(content):,} bytes for {sizes}.")
     return np.frombuffer(content, np.uint8).reshape(shape)

@@ -9,14 +9,14 @@ from rarefish.data.arrays import Arrays
 from rarefish.data.splits import Splits
 
 MEAN, DEVIATION = 0.1307, 0.3081
-"""Mean and standard deviation of MNIST's pixels, on the scale 0 to 1."""
+"""Mean and standard deviation of MNIST's pixels, on a scale of 0 to 1."""
 
 
 def load_digits() -> Splits[TensorDataset]:
-    """Return the bundled digits as normalized tensors.
+    """Returns the bundled digits as normalized tensors.
 
-    The pool has 6,000 common digits 0-4 and 60 rare digits 5-9; the validation set (500) and test set (2,000) have
-    equally many of each.
+    The pool has 6,000 common digits 0-4 and 60 rare digits 5-9; the validation set (500) and the test set (2,000) have
+    the same number of each digit.
 
     >>> splits = load_digits()
     >>> len(splits.pool), len(splits.validation), len(splits.test)
@@ -27,7 +27,7 @@ def load_digits() -> Splits[TensorDataset]:
 
 
 def read_digits() -> list[Arrays]:
-    """Return pool, validation set and test set as bytes."""
+    """Returns the pool, validation set and test set as bytes."""
     with (files("rarefish.data") / "digits.npz").open("rb") as file, np.load(file) as content:
         parts = ("pool", "validation", "test")
         return [Arrays(content[f"{name}_images"][..., None], content[f"{name}_labels"]) for name in parts]

@@ -22,28 +22,28 @@ class ListedFile:
 
 
 def list_pool(source: Path) -> tuple[Path, list[ListedFile]]:
-    """Return the root and the files of a pool: all images below a folder, or the column path of a CSV file."""
+    """Returns the root and the files of a pool: all images below a folder, or the path column of a CSV file."""
     if source.is_dir():
         return source, [ListedFile(path) for path in walk(source)]
     return source.parent, [ListedFile(os.fsencode(path)) for (path,) in read_columns(source, ("path",))]
 
 
 def list_trusted(source: Path) -> tuple[Path, list[ListedFile]]:
-    """Return the root and the labeled files of a validation set.
+    """Returns the root and the labeled files of a validation set.
 
     The source is a folder with one subfolder per class, or a CSV file with the columns path and label.
     """
     if source.is_dir():
         found = [ListedFile(path, os.fsdecode(path.split(b"/")[0])) for path in walk(source) if b"/" in path]
         if not found:
-            raise DataError(f"{source} has no folders with images inside. Make one folder per class.")
+            raise DataError(f"{source} has no folders with images inside. Create one folder per class.")
         return source, found
     rows = read_columns(source, ("path", "label"))
     return source.parent, [ListedFile(os.fsencode(path), label) for path, label in rows]
 
 
 def name_classes(source: Path, files: list[ListedFile]) -> list[str]:
-    """Return the class names of a validation set, sorted; a subfolder without images is a class too."""
+    """Returns the sorted class names of a validation set; a subfolder without images is also a class."""
     names = {file.label for file in files if file.label is not None}
     if source.is_dir():
         names |= {entry.name for entry in source.iterdir() if entry.is_dir() and entry.name[0] != "."}
@@ -51,15 +51,15 @@ def name_classes(source: Path, files: list[ListedFile]) -> list[str]:
 
 
 def show(path: bytes) -> str:
-    """Return the path as text that is safe to print, whatever bytes it has."""
+    """Returns the path as text that is safe to print, whatever bytes it contains."""
     return printable(path.decode("utf-8", "backslashreplace"))
 
 
 def walk(root: Path) -> list[bytes]:
-    """Return the path of every image below a folder, relative to it and sorted by folder and name.
+    """Returns the path of every image below a folder, relative to it and sorted by folder and name.
 
     Links to folders are followed, and no folder is listed twice. Hidden files and folders are skipped. A folder that
-    cannot be listed is an error: otherwise all of its images would seem to be gone.
+    cannot be listed is an error, because all of its images would otherwise seem to be missing.
     """
     start = os.fsencode(root)
     prefix, seen, found = len(os.path.join(start, b"")), {_identity(start)}, list[bytes]()
@@ -81,33 +81,35 @@ _SUFFIXES = {suffix.encode() for suffix in SUFFIXES}
 
 
 def read_columns(manifest: Path, columns: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the named columns of a CSV file, row by row.
+    """Returns the named columns of a CSV file, row by row.
 
-    The file is UTF-8, with or without a byte order mark; only paths may hold other bytes, as file names do. A missing
-    column or an empty cell is an error.
+    The file must be UTF-8, with or without a byte order mark; only paths may contain other bytes, as file names do. A
+    missing column or an empty cell is an error.
     """
     if not manifest.exists():
-        raise DataError(f"There is no {manifest}.")
+        raise DataError(f"{manifest} does not exist.")
     rows = []
     with open_regular(manifest) as file:
         reader = csv.DictReader(TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
         try:
             header = [_decoded(name) for name in reader.fieldnames or ()]
             if not set(columns) <= set(header):
-                raise DataError(f"{manifest} has the columns {list_some(header)}; it needs {' and '.join(columns)}.")
+                raise DataError(
+                    f"{manifest} has the columns {list_some(header) or 'none'}, but needs {' and '.join(columns)}."
+                )
             for row in reader:
                 empty = [name for name in columns if not (row[name] or "").strip()]
                 if empty:
                     where = f"{manifest}, line {reader.line_num}"
-                    raise DataError(f"{where}: there is no {empty[0]}. Complete or remove the line.")
+                    raise DataError(f"{where}: the {empty[0]} is empty. Complete or remove the line.")
                 rows.append(tuple(row[name] if name == "path" else _decoded(row[name]) for name in columns))
         except (csv.Error, UnicodeError) as error:
-            raise DataError(f"{manifest} is not a CSV file in UTF-8: {error} (line {reader.line_num}).") from error
+            raise DataError(f"{manifest} is not a UTF-8 CSV file: {error} (line {reader.line_num}).") from error
     return rows
 
 
 def _decoded(text: str) -> str:
-    """Return the text itself; raise UnicodeDecodeError if it came from bytes that are not UTF-8."""
+    """Returns the text itself; raises UnicodeDecodeError if it came from bytes that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode()
 
 
@@ -119,7 +121,7 @@ def _is_new(folder: bytes, seen: set[tuple[int, int]]) -> bool:
 
 
 def _identity(path: bytes) -> tuple[int, int]:
-    """Return the device and inode of a file or folder, which are the same through every link to it."""
+    """Returns the device and inode of a file or folder, which are the same for every link to it."""
     try:
         status = os.stat(path)
     except OSError as error:

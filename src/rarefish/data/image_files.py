@@ -1,4 +1,4 @@
-"""Data sets of labeled image files: a folder with one subfolder per class, or a CSV manifest."""
+"""Datasets of labeled image files: a folder with one subfolder per class, or a CSV manifest."""
 
 import os
 from collections.abc import Sequence
@@ -11,27 +11,27 @@ from PIL import Image
 from torch import Tensor
 
 from rarefish.data.file_listing import ListedFile, list_trusted, name_classes
+from rarefish.data.hashing import content_id_of_file, digest, digest_files
 from rarefish.data.image_io import Source, open_picture, printable
 from rarefish.errors import ArgumentError, DataError, list_some
-from rarefish.hashing import digest, digest_files
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """A data set of image files; item i is (image, label), the image decoded, resized and scaled to 0 … 1."""
+    """A dataset of image files. Its items are (image, label), with images decoded, resized and scaled to 0 … 1."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...]
     classes: tuple[str, ...]
     size: tuple[int, int] = (224, 224)
-    """Height and width."""
+    """Height and width of the images."""
     mode: str = "RGB"
     unreadable: tuple[Path, ...] = field(default=())
-    """Files that were left out because they cannot be decoded."""
+    """Files that were left out because they could not be decoded."""
     mean: tuple[float, ...] | None = None
-    """Subtracted from each channel: one number per channel, or one for all. None leaves images in 0 … 1."""
+    """Value to subtract from each channel: one number per channel, or one for all. None keeps images in 0 … 1."""
     std: tuple[float, ...] | None = None
-    """Each channel is then divided by this: one number per channel, or one for all."""
+    """Value by which each channel is then divided: one number per channel, or one for all."""
 
     def __post_init__(self) -> None:
         check_scale(self.mode, self.mean, self.std)
@@ -44,16 +44,20 @@ class ImageFiles:
         return list(self.labels)
 
     def only(self, rows: Sequence[int]) -> "ImageFiles":
-        """Return the data set of the files at those positions, with the same classes."""
+        """Returns a dataset of the files at the given positions, with the same classes."""
         return replace(self, paths=tuple(self.paths[i] for i in rows), labels=tuple(self.labels[i] for i in rows))
 
     def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
-        """Return hashes, by name, that change when the data set changes."""
+        """Returns hashes by name, which change when the dataset changes."""
         return {
             "files": digest_files(self.paths, with_contents=with_contents),
             "labels": digest([self.classes, self.labels]),
             "preprocessing": digest([self.size, self.mode, self.mean, self.std]),
         }
+
+    def content_ids(self, rows: Sequence[int]) -> list[str]:
+        """Returns a hash of each file's content, which is empty if it cannot be read."""
+        return [content_id_of_file(self.paths[row]) for row in rows]
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         path = self.paths[index]
@@ -61,7 +65,7 @@ class ImageFiles:
 
 
 def decode(source: Source, size: tuple[int, int], mode: str, name: str) -> Tensor:
-    """Return an image (channels, height, width), resized, with values from 0 to 1."""
+    """Returns a resized image (channels, height, width) with values from 0 to 1."""
     height, width = size
     picture = open_picture(source, name).convert(mode)
     pixels = np.array(picture.resize((width, height), Image.Resampling.BILINEAR))
@@ -70,32 +74,32 @@ def decode(source: Source, size: tuple[int, int], mode: str, name: str) -> Tenso
 
 
 def scale(image: Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> Tensor:
-    """Return the image minus the mean, divided by the standard deviation, per channel."""
+    """Returns the image after subtracting the mean and dividing by the standard deviation of each channel."""
     if mean is not None:
         image = image - torch.tensor(mean)[:, None, None]
     return image if std is None else image / torch.tensor(std)[:, None, None]
 
 
 def check_scale(mode: str, mean: tuple[float, ...] | None, std: tuple[float, ...] | None) -> None:
-    """Raise ArgumentError unless there is one mean and one positive standard deviation per channel, or one for all."""
+    """Raises ArgumentError unless there is one mean and one positive standard deviation per channel, or one for all."""
     for name, values in (("mean", mean), ("std", std)):
         if values is not None and len(values) not in (1, len(mode)):
             raise ArgumentError(f"Images in mode {mode} need {len(mode)} numbers for {name}, not {len(values)}.")
     if std is not None and min(std) <= 0:
-        raise ArgumentError(f"Every std must be above 0, not {std}.")
+        raise ArgumentError(f"Every std must be greater than 0, not {std}.")
 
 
 def read_folder(
     folder: Path | str, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
 ) -> ImageFiles:
-    """Return every image below `folder`/CLASS/, with classes sorted by name.
+    """Returns every image below `folder`/CLASS/, with classes sorted by name.
 
     Args:
-        folder: A folder with one subfolder per class. Links to folders are followed, hidden files are skipped.
+        folder: A folder with one subfolder per class. Links to folders are followed; hidden files are skipped.
         size: Height and width to which images are resized.
         mode: `RGB`, or `L` for grayscale.
-        on_error: What to do about files that cannot be decoded. `stop` raises an error, `skip` leaves them out and
-            lists them in the result, and `later` does not check: reading such an image raises the error.
+        on_error: What to do with files that cannot be decoded. `stop` raises an error, `skip` leaves them out and
+            lists them in the result, and `later` does not check them: the error is raised on access.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -107,14 +111,14 @@ def read_folder(
 def read_manifest(
     manifest: Path | str, *, size: tuple[int, int] = (224, 224), mode: str = "RGB", on_error: str = "stop"
 ) -> ImageFiles:
-    """Return the images that a CSV file lists in its columns path (relative to the file) and label.
+    """Returns the images listed in the columns path (relative to the CSV file) and label of a CSV file.
 
     Classes are sorted by name, or by number if all of them are numbers. The other arguments are those of
     `read_folder`.
     """
     manifest = Path(manifest)
     if manifest.is_dir():
-        raise DataError(f"{manifest} is a folder, not a CSV file. Read it with read_folder.")
+        raise DataError(f"{manifest} is a folder, not a CSV file. Use read_folder to read it.")
     root, files = list_trusted(manifest)
     names = name_classes(manifest, files)
     classes = tuple(sorted(names, key=int) if all(name.isdigit() for name in names) else names)
@@ -122,7 +126,7 @@ def read_manifest(
 
 
 def full_paths(root: Path, files: Sequence[ListedFile]) -> list[Path]:
-    """Return the path of each listed file, its root included."""
+    """Returns the path of each listed file, including the root."""
     return [root / os.fsdecode(file.path) for file in files]
 
 
@@ -149,7 +153,7 @@ def _checked(
     is_bad = set(bad)
     kept = [(p, label) for p, label in zip(paths, labels, strict=True) if p not in is_bad]
     if not kept:
-        raise DataError(f"{source} has no readable image.")
+        raise DataError(f"{source} has no readable images.")
     return ImageFiles(tuple(p for p, _ in kept), tuple(c for _, c in kept), classes, size, mode, tuple(bad))
 
 

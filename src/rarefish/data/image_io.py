@@ -1,4 +1,4 @@
-"""Decode image files: the first frame, upright by its EXIF orientation, in eight bits. Does not import torch."""
+"""Decode image files: the first frame, upright according to EXIF, in 8 bits. Does not import torch."""
 
 import os
 import stat
@@ -19,17 +19,17 @@ Opened = BytesIO | BufferedReader
 Source = Path | Opened
 """The path of a file, a file opened for reading bytes, or its bytes in memory."""
 MAX_PIXELS = 150_000_000
-"""Larger images are rejected by their header: half a gigabyte in color, and below Pillow's own limit."""
+"""Larger images are rejected based on their header. The limit is half a gigabyte in color, below Pillow's limit."""
 MAX_BYTES = 8 * MAX_PIXELS
-"""Memory that decoding may use: most decoders hold two copies at 4 bytes per pixel."""
+"""Memory that decoding may use; most decoders keep two copies at 4 bytes per pixel."""
 BYTES_PER_PIXEL = {"WEBP": 16, "JPEG2000": 20, "AVIF": 10}
-"""Memory use of decoders that hold more copies, as measured with Pillow 13; others need at most 8."""
+"""Memory use of decoders that keep more copies, as measured with Pillow 13; others need at most 8."""
 STRIP_PIXELS = 1 << 20
 """Images are converted in strips of about this many pixels."""
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
 """Extensions of the files that are listed as images."""
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
-"""Formats that may be opened. Pillow supports more, among them EPS, for which it would start another program."""
+"""Formats that may be opened. Pillow supports more, including EPS, for which it would start another program."""
 ORIENTATION = 0x0112
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -40,14 +40,14 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""The operation that turns a photograph upright, for each EXIF orientation."""
+"""For each EXIF orientation, the operation that turns a photograph upright."""
 GREY = ("1", "L", "LA", "La")
 
 
 def open_picture(source: Source, name: str) -> Image.Image:
-    """Return the image in mode RGB or L; raise DataError with the reason if it cannot be decoded.
+    """Returns the image in mode RGB or L; raises DataError with the reason if it cannot be decoded.
 
-    Pillow can raise nearly any exception for a damaged file, so all of them are treated as errors of the file.
+    Pillow can raise almost any exception for a damaged file, so all exceptions are treated as errors in the file.
     """
     try:
         with _opened(source) as file, warnings.catch_warnings():
@@ -58,7 +58,7 @@ def open_picture(source: Source, name: str) -> Image.Image:
 
 
 def to_eight_bits(image: Image.Image) -> Image.Image:
-    """Return the image in mode RGB or L, with transparent pixels in white."""
+    """Returns the image in mode RGB or L, with transparent pixels as white."""
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         low, high = grey_range(np.asarray(strip) for strip in _strips(image))
         return _convert_strips(image, "L", lambda strip: Image.fromarray(_to_bytes(np.asarray(strip), low, high)))
@@ -68,16 +68,12 @@ def to_eight_bits(image: Image.Image) -> Image.Image:
     return _convert_strips(image, grey, lambda strip: _on_white(strip).convert(grey))
 
 
-def scale_grey(values: np.ndarray) -> np.ndarray:
-    """Return gray values as bytes, scaled from 0 … 65535 for integers and from 0 … 1 or 0 … 255 for floats.
-
-    If values lie outside that range, the smallest becomes black and the largest white.
-    """
-    return _to_bytes(values, *grey_range([values]))
-
-
 def grey_range(blocks: Iterable[np.ndarray]) -> tuple[float, float]:
-    """Return the values that become black and white, for gray values given in blocks of one dtype."""
+    """Returns the gray values that become black and white, given all values in blocks of the same dtype.
+
+    They are 0 and 65535 for integers, and 0 and 1 or 255 for floats. If values are outside that range, they are the
+    smallest and the largest value.
+    """
     ends, is_whole = list[float](), False
     for values in blocks:
         known, is_whole = values[np.isfinite(values)], np.issubdtype(values.dtype, np.integer)
@@ -98,7 +94,7 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def _strips(image: Image.Image) -> Iterator[Image.Image]:
-    """Yield the image from top to bottom in strips of bounded size, since conversions need several copies."""
+    """Yields the image from top to bottom in strips of bounded size, since conversions need several copies."""
     rows = max(1, STRIP_PIXELS // image.width)
     for top in range(0, image.height, rows):
         yield image.crop((0, top, image.width, min(top + rows, image.height)))
@@ -125,7 +121,7 @@ def _opened(source: Source) -> Iterator[Opened]:
 
 
 def _open_nonblocking(path: str, flags: int) -> int:
-    """Open without blocking, even if a pipe has replaced the file since it was checked."""
+    """Opens without blocking, even if a pipe has replaced the file since it was checked."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

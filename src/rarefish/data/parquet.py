@@ -1,8 +1,8 @@
-"""Open a pool or validation set in a folder, CSV manifest or Parquet files; images are decoded when accessed."""
+"""A dataset of the encoded images in a column of Parquet files, which are decoded on access."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from io import BytesIO
@@ -12,67 +12,23 @@ from typing import Any
 
 from torch import Tensor
 
-from rarefish.data.file_listing import list_pool
-from rarefish.data.image_files import (
-    ImageFiles,
-    check_scale,
-    decode,
-    full_paths,
-    read_folder,
-    read_manifest,
-    scale,
-)
+from rarefish.data.hashing import content_id, digest, digest_files
+from rarefish.data.image_files import check_scale, decode, scale
 from rarefish.errors import ArgumentError, DataError
-from rarefish.hashing import digest, digest_files
 from rarefish.io import open_regular
 
 IMAGE_COLUMNS = ("image", "img", "bytes")
 
 
-def open_labeled(
-    source: Path,
-    size: tuple[int, int],
-    mode: str = "RGB",
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-) -> ImageFiles:
-    """Return a validation set: a folder with one subfolder per class, or a CSV file with the columns path and label."""
-    check_scale(mode, mean, std)
-    read = read_folder if source.is_dir() else read_manifest
-    return replace(read(source, size=size, mode=mode), mean=mean, std=std)
-
-
-def open_pool(
-    source: Path,
-    size: tuple[int, int],
-    mode: str = "RGB",
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-) -> "ImageFiles | ParquetImages":
-    """Return a pool: all images below a folder, those in the column path of a CSV file, or those in Parquet files."""
-    return replace(_open_pool(source, size, mode), mean=mean, std=std)
-
-
-def _open_pool(source: Path, size: tuple[int, int], mode: str) -> "ImageFiles | ParquetImages":
-    if not source.exists():
-        raise DataError(f"There is no {source}.")
-    if source.suffix == ".parquet" or (source.is_dir() and any(source.glob("*.parquet"))):
-        return open_parquet(sorted(source.glob("*.parquet")) if source.is_dir() else [source], size, mode)
-    paths = full_paths(*list_pool(source))
-    if not paths:
-        raise DataError(f"{source} has no images.")
-    return ImageFiles(tuple(paths), (-1,) * len(paths), (), size, mode)
-
-
 @dataclass(frozen=True)
 class ParquetImages:
-    """A data set of encoded images in Parquet files; two row groups are kept in memory at a time."""
+    """A dataset of encoded images in Parquet files; two row groups are kept in memory at a time."""
 
     files: tuple[Path, ...]
     groups: tuple[tuple[int, int], ...]
-    """The position in `files` and the number within that file of each row group."""
+    """For each row group, the position of its file in `files` and its number in that file."""
     ends: tuple[int, ...]
-    """The number of images up to and including each row group."""
+    """For each row group, the number of images up to and including it."""
     column: str
     size: tuple[int, int]
     mode: str
@@ -86,14 +42,29 @@ class ParquetImages:
         return self.ends[-1]
 
     def fingerprints(self, *, with_contents: bool = False) -> dict[str, str]:
-        """Return hashes, by name, that change when the data set changes."""
+        """Returns named hashes that change when the dataset changes."""
         return {
             "files": digest_files(self.files, with_contents=with_contents),
             "rows": digest([self.groups, self.ends, self.column]),
             "preprocessing": digest([self.size, self.mode, self.mean, self.std]),
         }
 
+    def content_ids(self, rows: Sequence[int]) -> list[str]:
+        """Returns a hash of each encoded image, which is empty if it cannot be read."""
+        found = []
+        for row in rows:
+            try:
+                found.append(content_id(self._content(row)))
+            except DataError:
+                found.append("")
+        return found
+
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = decode(BytesIO(self._content(index)), self.size, self.mode, f"row {index}")
+        return scale(image, self.mean, self.std), -1
+
+    def _content(self, index: int) -> bytes:
+        """Returns an encoded image."""
         if not 0 <= index < len(self):
             raise IndexError(index)
         number = bisect_right(self.ends, index)
@@ -101,13 +72,12 @@ class ParquetImages:
         row = index - (self.ends[number - 1] if number else 0)
         try:
             value = _read_group(self.files[file], group, self.column)[row].as_py()
-        except Exception as error:  # pyarrow raises almost anything for a damaged file
-            raise DataError(f"Row {index} cannot be read from {self.files[file]}: {error}.") from error
+        except Exception as error:  # pyarrow raises almost any exception for a damaged file
+            raise DataError(f"Cannot read row {index} from {self.files[file]}: {error}.") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes):
-            raise DataError(f"Row {index} has no image in its column {self.column}.")
-        image = decode(BytesIO(content), self.size, self.mode, f"row {index}")
-        return scale(image, self.mean, self.std), -1
+            raise DataError(f"Row {index} has no image in the column {self.column}.")
+        return content
 
     @property
     def paths(self) -> Sequence[str]:
@@ -131,20 +101,20 @@ class _RowNames(Sequence[str]):
 
 
 def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> ParquetImages:
-    """Return the images in the column image, img or bytes of the files."""
+    """Opens the images in the column image, img or bytes of the files."""
     if not find_spec("pyarrow"):
-        raise ArgumentError("Parquet needs a package: pip install 'rarefish[parquet]'.")
+        raise ArgumentError("Parquet needs an additional package: pip install 'rarefish[parquet]'.")
     columns, sizes = zip(*map(_read_footer, files), strict=True)
     column = next((name for name in IMAGE_COLUMNS if name in columns[0]), None)
     if column is None:
         raise DataError(
-            f"{files[0]} has the columns {', '.join(columns[0])}; images must be in one of {', '.join(IMAGE_COLUMNS)}."
+            f"{files[0]} has the columns {', '.join(columns[0])}, but needs one of {', '.join(IMAGE_COLUMNS)}."
         )
     other = next((place for place, names in enumerate(columns) if column not in names), None)
     if other is not None:
         raise DataError(
-            f"{files[0]} has its images in the column {column}, and {files[other]} has the columns "
-            f"{', '.join(columns[other])}. Give all files the same columns."
+            f"{files[0]} has its images in the column {column}, but {files[other]} has the columns "
+            f"{', '.join(columns[other])}. All files must have the same columns."
         )
     groups = [(place, number) for place, counts in enumerate(sizes) for number in range(len(counts))]
     ends = tuple(accumulate(count for counts in sizes for count in counts))
@@ -154,7 +124,7 @@ def open_parquet(files: Sequence[Path], size: tuple[int, int], mode: str) -> Par
 
 
 def _read_footer(path: Path) -> tuple[list[str], list[int]]:
-    """Return the column names and the number of rows in each row group."""
+    """Returns the column names and the number of rows in each row group."""
     from pyarrow.parquet import ParquetFile
 
     with open_regular(path) as opened:
@@ -162,7 +132,7 @@ def _read_footer(path: Path) -> tuple[list[str], list[int]]:
             with ParquetFile(opened) as file:
                 sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
                 return list(file.schema_arrow.names), sizes
-        except Exception as error:  # pyarrow raises almost anything for a damaged file
+        except Exception as error:  # pyarrow raises almost any exception for a damaged file
             raise DataError(f"{path} is not a Parquet file: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Read batches from any map-style data set, whose items are images, (image, label) pairs or dictionaries."""
+"""Read batches from any map-style dataset, whose items are images, (image, label) pairs or dictionaries."""
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,27 +18,27 @@ LABEL_KEYS = ("label", "labels", "fine_label", "target")
 
 
 def image_of(item: Any) -> Any:
-    """Return the image in an item of a data set, or the images in a collated batch."""
+    """Returns the image in an item of a dataset, or the images in a collated batch."""
     if isinstance(item, Mapping):
         key = next((key for key in IMAGE_KEYS if key in item), None)
         if key is None:
-            raise DataError(f"Found no image in an item with {', '.join(map(str, item))}; call it 'image'.")
+            raise DataError(f"An item with the keys {', '.join(map(str, item))} has no image. Use the key 'image'.")
         return item[key]
     return item[0] if isinstance(item, (tuple, list)) else item
 
 
 def label_of(item: Any) -> Any:
-    """Return the label in an item of a data set, or the labels in a collated batch; None if there is none."""
+    """Returns the label in an item of a dataset, or the labels in a collated batch, or None if there is none."""
     if isinstance(item, Mapping):
         return next((item[key] for key in LABEL_KEYS if key in item), None)
     return item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else None
 
 
 def label_at(index: int, item: Any) -> int:
-    """Return the class number in the item at that index; raise LabelError if there is none."""
+    """Returns the class number in an item; raises LabelError with the index if there is none."""
     label = label_of(item)
     if label is None:
-        raise LabelError(f"Item {index} has no label, and these settings need one. Give (image, label) items.")
+        raise LabelError(f"Item {index} has no label, but these settings need one. Give (image, label) items.")
     try:
         number = int(label)
     except (TypeError, ValueError):
@@ -49,12 +49,12 @@ def label_at(index: int, item: Any) -> int:
 
 
 def flat_labels(labels: Tensor, index: Tensor) -> Tensor:
-    """Return a batch of labels as (N,), given as (N,) or (N, 1); raise LabelError for other shapes and fractions."""
+    """Returns a batch of labels as (N,), given as (N,) or (N, 1); raises LabelError for other shapes and fractions."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or len(flat) != len(index):
         raise LabelError(
-            f"The labels of {len(index)} images are of shape {tuple(labels.shape)}; give one class number per image, "
-            "such as labels.argmax(dim=1) of one-hot labels."
+            f"The labels of {len(index)} images have the shape {tuple(labels.shape)}. Give one class number per image, "
+            "for example with labels.argmax(dim=1) if they are one-hot."
         )
     if flat.is_floating_point() and len(flat) and (wrong := flat != flat.round()).any():
         place = int(wrong.nonzero()[0])
@@ -63,29 +63,29 @@ def flat_labels(labels: Tensor, index: Tensor) -> Tensor:
 
 
 def stack(images: list[Any], index: Tensor) -> Tensor:
-    """Return the images as one tensor; raise DataError unless all are tensors or arrays of the same shape."""
+    """Returns the images as one tensor; raises DataError unless all are tensors or arrays of the same shape."""
     for i, image in zip(index.tolist(), images, strict=True):
         if not isinstance(image, (Tensor, np.ndarray)):
             raise DataError(
-                f"Image {i} is a {type(image).__name__}, not a tensor. Add a transform to the data set that makes it "
-                "one, such as torchvision's ToTensor()."
+                f"Image {i} is a {type(image).__name__}, not a tensor. Add a transform to the dataset that converts "
+                "it, such as torchvision's ToTensor()."
             )
     shapes = {tuple(image.shape) for image in images}
     if len(shapes) > 1:
         raise DataError(
             f"Images {int(index[0])} to {int(index[-1])} differ in shape: {list_some(sorted(shapes), 3)}. Resize them "
-            "in the data set's transform, or give collate_fn= a function that makes a batch of them."
+            "in the dataset's transform, or pass a function that makes a batch of them as collate_fn=."
         )
     return default_collate(images)
 
 
 UNREADABLE = (OSError, SyntaxError, DataError)
-"""Exceptions that data sets raise for a damaged or missing file, including Pillow's."""
+"""Exceptions that datasets raise for a damaged or missing file, including Pillow's."""
 
 
 @runtime_checkable
 class Data(Protocol):
-    """A map-style data set: it has a length, and its items are images or contain one."""
+    """A map-style dataset: it has a length, and its items are images or contain one."""
 
     def __len__(self) -> int: ...
 
@@ -94,37 +94,46 @@ class Data(Protocol):
 
 @runtime_checkable
 class InMemory(Protocol):
-    """A data set held in memory that returns many images at once, scaled on access."""
+    """A dataset in memory that returns many images at once, scaled on access."""
 
     @property
-    def targets(self) -> Sequence[int]:
-        """All labels."""
+    def targets(self) -> Any:
+        """The labels of all items, or None if they have no labels."""
         ...
 
     def take(self, rows: Tensor) -> Tensor:
-        """Return the images at those positions."""
+        """Returns the images at the given positions."""
         ...
 
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """A data set that can detect changes without reading all of its items."""
+    """A dataset that can detect changes without reading all of its items."""
 
     def fingerprints(self, *, with_contents: bool = False) -> Mapping[str, str]:
-        """Return hashes, by name, of what determines the items, such as files, labels and preprocessing.
+        """Returns hashes by name of everything that determines the items, such as files, labels and preprocessing.
 
         With `with_contents`, files are hashed by content and not only by size and modification time.
         """
         ...
 
 
+@runtime_checkable
+class Identified(Protocol):
+    """A dataset that can identify its images without decoding them."""
+
+    def content_ids(self, rows: Sequence[int]) -> list[str]:
+        """Returns a hash of the content of each of these images, which is empty if it cannot be read."""
+        ...
+
+
 def lies_in_memory(data: object) -> bool:
-    """Return whether the images are in memory, so that many can be taken at once."""
+    """Returns whether the images are in memory, so that many can be accessed at once."""
     return isinstance(data, (TensorDataset, InMemory))
 
 
 def labels_of(data: object) -> Tensor | None:
-    """Return all labels without reading any image; None if the data set has no list of them."""
+    """Returns all labels without reading any image, or None if the dataset has no list of labels."""
     own = data.tensors[1] if isinstance(data, TensorDataset) and len(data.tensors) > 1 else None
     own = getattr(data, "targets", own)
     if own is None:
@@ -135,7 +144,7 @@ def labels_of(data: object) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Batch:
-    """Some images of a data set, their positions in it and, if requested, their labels."""
+    """Some images of a dataset, their positions in it and, if requested, their labels."""
 
     index: Tensor
     images: Tensor
@@ -144,18 +153,18 @@ class Batch:
     """Positions of images that could not be read, with the reasons."""
 
     def pin_memory(self) -> "Batch":
-        """Return the batch in pinned memory, from which a GPU copies asynchronously; called by the DataLoader."""
+        """Returns the batch in pinned memory, from which a GPU can copy asynchronously; called by the DataLoader."""
         return self if self.images.is_cuda else replace(self, images=self.images.pin_memory())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reader:
-    """Settings for reading, used for the validation set and the pool alike."""
+    """Settings for reading the validation set and the pool."""
 
     batch_size: int = 256
     num_workers: int = 0
     collate_fn: Any = None
-    """Makes a batch from a list of items, as for a DataLoader; None stacks images of the same size."""
+    """Function that makes a batch from a list of items, as for a DataLoader; None stacks images of the same size."""
     progress: bool = True
 
     def __post_init__(self) -> None:
@@ -175,15 +184,16 @@ class Reader:
         unreadable: dict[int, str] | None = None,
         sizes: Sequence[int] | None = None,
     ) -> Generator[Batch, None, None]:
-        """Yield the images at `index` (all if None) in order, in batches.
+        """Yields the images at `index` (all if None) in batches, in order.
 
         Args:
-            data: The data set to read.
+            data: The dataset to read.
             index: The positions of the images.
             title: The title of the progress bar.
-            labels: True to return the data set's labels, or a tensor of labels to use instead, one per item.
-            unreadable: Collects images that cannot be read, with the reasons; without it they raise DataError.
-            sizes: The size of each batch, instead of `batch_size` for all.
+            labels: True to return the dataset's labels, or a tensor of labels to use instead, one per item.
+            unreadable: Collects images that cannot be read, with the reasons. If None, such images raise DataError.
+            sizes: The size of each batch, instead of `batch_size`. With it, a batch is yielded even if none of its
+                images can be read.
         """
         index = range(len(data)) if index is None else index
         if (type(data) is TensorDataset or isinstance(data, InMemory)) and self.collate_fn is None:
@@ -192,15 +202,17 @@ class Reader:
             )
         else:
             batches = self._load(data, index, labels is True, sizes)
-        for batch in track(batches, total=len(index), title=title, step=_num_images, shown=self.progress):
+        for batch in track(
+            batches, total=len(index), title=title, step=_num_images, shown=self.progress, unit="images"
+        ):
             if isinstance(batch, RarefishError):
                 raise batch
             if batch.unreadable and unreadable is None:
                 i, why = next(iter(batch.unreadable.items()))
-                raise DataError(f"Image {i} cannot be read: {why}")
+                raise DataError(f"Cannot read image {i}: {why}")
             if unreadable is not None:
                 unreadable.update(batch.unreadable)
-            if not len(batch.index):
+            if not len(batch.index) and not sizes:
                 continue
             yield replace(batch, labels=labels[batch.index]) if isinstance(labels, Tensor) else batch
 
@@ -221,46 +233,60 @@ class Reader:
         )
 
     def first_images(self, data: Data) -> Tensor:
-        """Return the first image as a batch of one."""
+        """Returns the first image as a batch of one."""
         return self.one(data, 0)
 
     def one(self, data: Data, index: int) -> Tensor:
-        """Return the image at `index` as a batch of one, collated like all others."""
+        """Returns the image at `index` as a batch of one, collated like any other batch."""
         return self.batch_of(index, data[index])
 
     def batch_of(self, index: int, item: Any) -> Tensor:
-        """Return the image of an item that was read before, as a batch of one."""
+        """Returns the image of an item that has already been read, as a batch of one."""
         return _Collate(self.collate_fn, False)([(index, item)]).images
 
 
 def _slices(
     data: TensorDataset | InMemory, index: Sequence[int], size: int | Sequence[int], with_labels: bool
 ) -> Iterator[Batch]:
-    """Yield batches of images in memory (or on a GPU) by indexing tensors instead of reading single items."""
+    """Yields batches of images that are in memory (or on a GPU) by indexing tensors instead of reading items."""
+    unreadable: Mapping[int, str] = {}
     if isinstance(data, InMemory):
-        take, truth = data.take, torch.as_tensor(data.targets) if with_labels else None
+        take, known = data.take, data.targets
+        unreadable = getattr(data, "unreadable", unreadable)
     else:
         images, *rest = data.tensors
-        if with_labels and not rest:
-            raise LabelError(
-                f"Item {next(iter(index), 0)} has no label, and these settings need one. Give two tensors."
-            )
-        take, truth = (lambda rows: images[rows.to(images.device)]), rest[0] if with_labels else None
-    for rows in torch.as_tensor(index, dtype=torch.long).split(size if isinstance(size, int) else list(size)):
+        take, known = (lambda rows: images[rows.to(images.device)]), rest[0] if rest else None
+    if with_labels and known is None:
+        raise LabelError(f"Item {next(iter(index), 0)} has no label, but these settings need one. Give two tensors.")
+    truth = torch.as_tensor(known) if with_labels else None
+    for rows in to_rows(index, size):
+        bad = {row: unreadable[row] for row in rows.tolist() if row in unreadable} if unreadable else {}
+        if bad:
+            rows = rows[[row not in bad for row in rows.tolist()]]
         labels = None if truth is None else flat_labels(truth[rows.to(truth.device)], rows)
-        yield Batch(rows, take(rows), labels)
+        yield Batch(rows, take(rows), labels, bad)
+
+
+def to_rows(index: Sequence[int], size: int | Sequence[int]) -> Iterator[Tensor]:
+    """Yields the positions in `index` as tensors of the given size or sizes, without a copy of the whole sequence."""
+    ends = range(size, len(index) + size, size) if isinstance(size, int) else accumulate(size)
+    first = 0
+    for end in ends:
+        some = index[first:end]
+        first = end
+        yield torch.arange(some.start, some.stop, some.step) if isinstance(some, range) else torch.tensor(list(some))
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Stands for an item that could not be read."""
+    """A placeholder for an item that could not be read."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class _Numbered:
-    """Returns each item with its index, so that a batch knows the positions of its images."""
+    """A dataset that returns each item with its index, so that batches know the positions of their images."""
 
     data: Data
 
@@ -280,7 +306,7 @@ class _Collate:
     with_labels: bool
 
     def without_traceback(self, numbered: list[tuple[int, Any]]) -> "Batch | RarefishError":
-        """Return the batch or the error, because one raised in a worker process would arrive as pages of traceback."""
+        """Returns the batch or the error; an error raised in a worker process would arrive with pages of traceback."""
         try:
             return self(numbered)
         except RarefishError as error:
@@ -298,7 +324,7 @@ class _Collate:
             together = self.collate_fn(items)
             images, labels = torch.as_tensor(image_of(together)), label_of(together) if self.with_labels else None
             if self.with_labels and labels is None:
-                raise LabelError("collate_fn= returned a batch without labels, and these settings need them.")
+                raise LabelError("collate_fn= returned a batch without labels, but these settings need them.")
             if len(images) != len(index):
                 raise DataError(
                     f"collate_fn= returned {len(images)} images for {len(index)} items; it must return one per item."
@@ -315,7 +341,7 @@ def _num_images(batch: "Batch | RarefishError") -> int:
 
 
 def check_labels(batch: Batch, num_classes: int) -> None:
-    """Raise LabelError for labels that the model has no output for."""
+    """Raises LabelError for labels for which the model has no output."""
     if batch.labels is None:
         return
     labels = batch.labels.cpu()
@@ -323,6 +349,6 @@ def check_labels(batch: Batch, num_classes: int) -> None:
     if is_wrong.any():
         values, index = list_some(labels[is_wrong].unique().tolist()), list_some(batch.index[is_wrong].tolist())
         raise LabelError(
-            f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}; found {values} at index "
-            f"{index}. Number the classes from 0, or give the model more outputs."
+            f"The model has {num_classes} classes, so labels must be 0 to {num_classes - 1}, but found {values} at "
+            f"index {index}. Number the classes from 0, or give the model more outputs."
         )

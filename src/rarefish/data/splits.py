@@ -1,15 +1,15 @@
-"""A data set split into pool, validation set and test set."""
+"""A dataset split into pool, validation set and test set."""
 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 Dataset = TypeVar("Dataset")
-"""A data set of (image, label), in memory or in files."""
+"""A dataset of (image, label) items, in memory or in files."""
 
 
 @dataclass(frozen=True)
 class Splits(Generic[Dataset]):
-    """A pool, a small trusted validation set and a test set, all with items (image, label)."""
+    """A pool, a small trusted validation set and a test set, all with (image, label) items."""
 
     pool: Dataset
     validation: Dataset

@@ -1,7 +1,7 @@
 """Read images stored as tiles of a few large pictures, which compress far better than separate files.
 
-SPLIT_00.jpeg, SPLIT_01.jpeg … (or .webp, .png) hold square tiles row by row, and SPLIT_labels.npy holds their
-labels. The last sheet may end in unused tiles.
+SPLIT_00.jpeg, SPLIT_01.jpeg … (or .webp, .png) contain square tiles row by row, and SPLIT_labels.npy contains their
+labels. The last sheet may end with unused tiles.
 """
 
 from pathlib import Path
@@ -17,14 +17,14 @@ SUFFIXES = (".jpeg", ".webp", ".png")
 
 
 def find_sheets(folder: Path, split: str) -> list[Path]:
-    """Return the sheets of a split in order; an empty list if there are none."""
+    """Returns the sheets of a split in order, or an empty list if there are none."""
     numbers = {path: path.stem.removeprefix(f"{split}_") for path in folder.glob(f"{split}_[0-9]*")}
     found = [path for path, number in numbers.items() if path.suffix in SUFFIXES and number.isdecimal()]
     return sorted(found, key=lambda path: int(numbers[path]))
 
 
 def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
-    """Return the images of a split, whose tiles are `pixels` × `pixels`."""
+    """Returns the images of a split, whose tiles are `pixels` × `pixels`."""
     labels_file, sheets = folder / f"{split}_labels.npy", find_sheets(folder, split)
     if not sheets or not labels_file.exists():
         raise DataError(f"{folder} has no sheets {split}_00, {split}_01 … with {split}_labels.npy.")
@@ -34,7 +34,7 @@ def read_sheets(folder: Path, split: str, pixels: int) -> Arrays:
     if not len(images) - per_sheet < len(labels) <= len(images):
         raise DataError(
             f"{folder} has {len(labels)} labels but tiles for {len(images)} images. "
-            "Check that no sheet is missing or superfluous."
+            "Check that no sheet is missing or surplus."
         )
     return Arrays(images[: len(labels)], labels)
 
@@ -45,7 +45,7 @@ def _read_labels(path: Path) -> np.ndarray:
             return flat_labels(np.load(file, allow_pickle=False), path)
         except DataError:
             raise
-        except Exception as error:  # NumPy raises almost anything for a damaged file
+        except Exception as error:  # NumPy raises almost any exception for a damaged file
             raise DataError(f"{path} is damaged or not an .npy file: {error}. Download it again.") from error
 
 
@@ -55,9 +55,11 @@ def _cut_tiles(path: Path, pixels: int) -> np.ndarray:
             sheet = np.asarray(opened.convert("RGB"))
     except DataError:
         raise
-    except Exception as error:  # Pillow raises almost anything for a damaged picture
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    except Exception as error:  # Pillow raises almost any exception for a damaged picture
+        raise DataError(f"Cannot read {path}: {error}.") from error
     down, across = sheet.shape[0] // pixels, sheet.shape[1] // pixels
     if sheet.shape[:2] != (down * pixels, across * pixels):
-        raise DataError(f"{path} is {sheet.shape[0]} × {sheet.shape[1]}, not made of tiles of {pixels} pixels.")
+        raise DataError(
+            f"{path} has {sheet.shape[0]} × {sheet.shape[1]} pixels, which is not a grid of tiles of {pixels} pixels."
+        )
     return sheet.reshape(down, pixels, across, pixels, 3).swapaxes(1, 2).reshape(-1, pixels, pixels, 3)

@@ -15,12 +15,14 @@ GAP = 6
 
 
 def to_picture(image: Any, smallest: int = 1) -> Image.Image:
-    """Return the image with its values stretched to 0 … 255, enlarged to at least `smallest` pixels in height."""
+    """Returns the image with values stretched to 0 … 255, enlarged to a height of at least `smallest` pixels."""
     if isinstance(image, Image.Image):
         image = torch.from_numpy(np.array(image.convert("RGB"))).movedim(2, 0)
     values = torch.as_tensor(image).detach().cpu().float()
     if values.ndim not in (2, 3):
-        raise ArgumentError(f"A picture needs (channels, height, width); this image is {tuple(values.shape)}.")
+        raise ArgumentError(
+            f"A picture must have the shape (channels, height, width), but this image is {tuple(values.shape)}."
+        )
     values = values[None] if values.ndim == 2 else values
     values = values if values.shape[0] in (1, 3) else values.mean(dim=0, keepdim=True)
     low, high = values.amin(), values.amax()
@@ -31,10 +33,10 @@ def to_picture(image: Any, smallest: int = 1) -> Image.Image:
 
 
 def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
-    """Rotate each image about its center by its angle in radians, with bilinear interpolation and zero padding."""
+    """Rotates each image about its center by its angle in radians, with bilinear interpolation and zero padding."""
     height, width = images.shape[-2:]
     cos, sin, zero = angles_N.cos(), angles_N.sin(), torch.zeros_like(angles_N)
-    # affine_grid's coordinates run from -1 to 1 on both axes, so rotating an oblong image needs its aspect ratio.
+    # affine_grid's coordinates run from -1 to 1 on both axes, so rotations need the aspect ratio of the image.
     rows = [[cos, -sin * height / width, zero], [sin * width / height, cos, zero]]
     theta_N23 = torch.stack([torch.stack(row, dim=1) for row in rows], dim=1)
     grid = functional.affine_grid(theta_N23, list(images.shape), align_corners=False)
@@ -42,7 +44,7 @@ def rotate(images: Tensor, angles_N: Tensor) -> Tensor:
 
 
 def draw_pairs(pairs: Sequence[tuple[Any, Any]], captions: Sequence[str], columns: int = 8) -> Image.Image:
-    """Return a contact sheet: each pair side by side above its caption, with a legend on top."""
+    """Returns a contact sheet with each pair side by side above its caption, and a legend at the top."""
     font = ImageFont.load_default(size=12)
     cells = [(to_picture(left, 56), to_picture(right, 56)) for left, right in pairs]
     width = max(max(left.width + right.width for left, right in cells) + 3, 112)
@@ -50,7 +52,7 @@ def draw_pairs(pairs: Sequence[tuple[Any, Any]], captions: Sequence[str], column
     columns = min(columns, len(cells))
     rows = -(-len(cells) // columns)
     top, line = 26, 18
-    legend = "left: the failure on validation · right: the image chosen for it (index, label it was described with)"
+    legend = "left: validation failure · right: image chosen for it (index and pseudo-label)"
     sheet_width = max(columns * (width + 2 * GAP) + GAP, int(font.getlength(legend)) + 2 * GAP)
     sheet = Image.new("RGB", (sheet_width, top + rows * (height + line + 2 * GAP)), "white")
     draw = ImageDraw.Draw(sheet)

@@ -1,7 +1,7 @@
 """The folder where a resumable selection keeps its plan and its finished shards.
 
-A marker file shows that rarefish made the folder. A folder without it is refused, a symbolic link is never followed,
-and only files with rarefish's own names are deleted. This module does not import torch.
+A marker file shows that rarefish created the folder. A folder without it is rejected, symbolic links are never
+followed, and only files whose names come from rarefish are deleted. Does not import torch.
 """
 
 import os
@@ -19,7 +19,7 @@ NAME = ".rarefish-resume"
 """Name of the folder, next to the output of `rarefish select` and in a workspace."""
 MARKER = ".made-by-rarefish"
 OWN_FILES = re.compile(r"(plan|[0-9a-f]{16}-\d+_\d+-\d+-of-\d+)\.pt(\.\d+-[0-9a-f]+\.part)?")
-"""Names of plans and shards, and of the temporary files that a killed process left."""
+"""Names of plans and shards, and of temporary files left by a killed process."""
 
 
 @dataclass(frozen=True)
@@ -29,30 +29,30 @@ class ResumeFolder:
     path: Path
 
     def check(self) -> None:
-        """Raises an error if the path is a folder, a file or a link that rarefish did not make."""
+        """Raises an error if the path is a folder, a file or a link that rarefish did not create."""
         if self.path.is_symlink():
             raise ArgumentError(
-                f"{self.path} is a symbolic link, and rarefish does not delete files through one. Remove the link, "
-                "or give the folder that it points to."
+                f"{self.path} is a symbolic link, and rarefish does not delete files through links. Remove the link, "
+                "or use the folder to which it points."
             )
         if not self.path.exists():
             return
         if not self.path.is_dir():
-            raise ArgumentError(f"{self.path} is not a folder. Rename it, or give another folder.")
-        # The marker is checked after the listing: another process may be creating the folder at this moment.
+            raise ArgumentError(f"{self.path} is not a folder. Rename it, or choose another folder.")
+        # Check the marker after listing, because another process may be creating the folder at this moment.
         if os.listdir(self.path) and not _is_file(self.path / MARKER):
             raise ArgumentError(
-                f"{self.path} was not made by rarefish: it has no file {MARKER} and is not empty. Rename it, or give "
-                "another folder."
+                f"{self.path} was not created by rarefish: it has no file {MARKER} and is not empty. Rename it, or "
+                "choose another folder."
             )
 
     def read(self, name: str) -> bytes | None:
-        """The content of one of our files, or None if it does not exist."""
+        """Returns the content of one of rarefish's files, or None if it does not exist."""
         path = self.path / name
         return path.read_bytes() if _is_file(path) else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes one of our files atomically; creates the folder and its marker if they are missing."""
+        """Writes one of rarefish's files atomically; creates the folder and its marker if they are missing."""
         assert OWN_FILES.fullmatch(name), f"{name} would never be deleted"
         self.check()
         self.path.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class ResumeFolder:
         replace_whole(self.path / name, lambda file: file.write(content))
 
     def clear(self) -> None:
-        """Deletes our plans and shards."""
+        """Deletes the plans and shards."""
         with self._opened() as folder:
             for name in os.listdir(folder) if folder is not None else ():
                 if OWN_FILES.fullmatch(name) and _is_file(name, folder):
@@ -69,7 +69,7 @@ class ResumeFolder:
                         os.unlink(name, dir_fd=folder)
 
     def remove(self) -> None:
-        """Deletes our files, then the folder if it is empty."""
+        """Deletes rarefish's files, and then the folder if it is empty."""
         self.clear()
         with self._opened() as folder:
             if folder is None:
@@ -77,12 +77,12 @@ class ResumeFolder:
             if set(os.listdir(folder)) <= {MARKER}:
                 with suppress(FileNotFoundError):
                     os.unlink(MARKER, dir_fd=folder)
-        with suppress(OSError):  # another process removed it first, or wrote a file
+        with suppress(OSError):  # another process has removed it or written a file
             self.path.rmdir()
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
-        """The folder, opened without following a link; None if it does not exist or is not ours."""
+        """Opens the folder without following links; yields None if it does not exist or rarefish did not create it."""
         try:
             folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except OSError:
@@ -95,7 +95,7 @@ class ResumeFolder:
 
 
 def _is_file(path: Path | str, folder: int | None = None) -> bool:
-    """Whether the path is a regular file; a link to one does not count."""
+    """Returns whether the path is a regular file; links to files do not count."""
     try:
         return stat.S_ISREG(os.stat(path, dir_fd=folder, follow_symlinks=False).st_mode)
     except OSError:

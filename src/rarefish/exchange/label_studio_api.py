@@ -1,4 +1,4 @@
-"""Requests to a Label Studio server, using only the standard library. Every failure raises an error of our own."""
+"""Requests to a Label Studio server, with the standard library only. Every failure raises a RarefishError."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ UNAUTHORIZED = (401, 403)
 
 @dataclass(frozen=True)
 class Server:
-    """URL of a Label Studio server and a user's token: a legacy token, or a personal one, which is a JWT."""
+    """URL of a Label Studio server and a user's token, which is a legacy token or a personal one (a JWT)."""
 
     url: str
     token: str = field(repr=False)
@@ -29,18 +29,18 @@ class Server:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
-            raise ArgumentError(f"{self.url!r} is not the URL of a server. Give one such as http://localhost:8080")
+            raise ArgumentError(f"{self.url!r} is not the URL of a server. Give a URL such as http://localhost:8080")
         if not self.token.strip() or not self.token.isprintable():
             raise ArgumentError("The token is empty or not printable. Copy it from Account & Settings in Label Studio.")
 
     @property
     def is_personal(self) -> bool:
-        """Whether the token is a personal one."""
+        """Whether the token is a personal token."""
         return self.token.count(".") == 2
 
 
 def call(server: Server, path: str, body: Any = None, files: Mapping[str, tuple[str, bytes]] | None = None) -> Any:
-    """Returns the JSON of the response. With a body, or with files by field name, the request is a POST."""
+    """Returns the JSON of the response. The request is a POST if it has a body or files (by field name)."""
     content, kind = (None, "")
     if files:
         content, kind = _multipart(files)
@@ -51,7 +51,7 @@ def call(server: Server, path: str, body: Any = None, files: Mapping[str, tuple[
     except HTTPError as error:
         if error.code not in UNAUTHORIZED or not server.is_personal:
             raise _explain(server, error) from error
-    server._access.clear()  # an access token expires after some minutes: a long push needs several
+    server._access.clear()  # access tokens expire after a few minutes, so a long push needs several
     try:
         return _send(server, path, content, kind, _authorization(server))
     except HTTPError as error:
@@ -59,7 +59,7 @@ def call(server: Server, path: str, body: Any = None, files: Mapping[str, tuple[
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Refuses redirects, so that the token is not sent to another server."""
+    """Rejects redirects, so that the token is not sent to another server."""
 
     def redirect_request(self, req: Request, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         raise ArgumentError(f"{req.full_url} redirects to {newurl}. Give that URL instead, if you trust it.")
@@ -84,7 +84,7 @@ def _send(server: Server, path: str, content: bytes | None, kind: str, authoriza
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{server.url}{path} did not return JSON. Check that the URL is the one of Label Studio itself."
+            f"{server.url}{path} did not return JSON. Check that it is the URL of Label Studio itself."
         ) from error
 
 
@@ -98,7 +98,7 @@ def _authorization(server: Server) -> str:
         except HTTPError as error:
             raise _explain(server, error) from error
         if not isinstance(response, dict) or not isinstance(response.get("access"), str):
-            raise DataError(f"{server.url} returned no access token for the personal token.")
+            raise DataError(f"{server.url} did not return an access token for the personal token.")
         server._access["token"] = response["access"]
     return f"Bearer {server._access['token']}"
 
@@ -118,7 +118,7 @@ def _explain(server: Server, error: HTTPError) -> ArgumentError | DataError:
 
 
 def _detail(text: bytes) -> str:
-    """Returns the explanations in a JSON error response, each with a leading comma; empty if there are none."""
+    """Returns the explanations in a JSON error response, each preceded by a comma, or an empty text."""
     try:
         response = json.loads(text)
     except (ValueError, RecursionError):

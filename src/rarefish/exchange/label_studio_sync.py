@@ -1,4 +1,4 @@
-"""Sends picks to a Label Studio server and fetches annotations from it, with a user's token."""
+"""Send picks to a Label Studio server and fetch annotations from it, with a user's token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,17 +9,17 @@ from urllib.parse import urlsplit
 
 from rarefish.data.image_io import open_picture
 from rarefish.errors import ArgumentError, DataError, RarefishError, list_some
+from rarefish.exchange.export_items import Item, drop_changed, read_image, read_items
 from rarefish.exchange.formats.label_studio import CONTROL, find_answers, other_choices, to_config, to_task
-from rarefish.exchange.import_labels import Imported, import_parsed_labels
-from rarefish.exchange.items import Item, drop_changed, read_image, read_items
+from rarefish.exchange.importer import Imported, import_parsed_labels
+from rarefish.exchange.label_parsing import read_own_fields, require, require_objects
 from rarefish.exchange.label_studio_api import Server, call
-from rarefish.exchange.names import to_file_name
-from rarefish.exchange.parsed_labels import read_own_fields, require, require_objects
+from rarefish.exchange.safe_names import to_file_name
 from rarefish.workspace.indexing import show
 from rarefish.workspace.store import Store
 
 BROWSER_SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"}
-"""Suffixes of images that Label Studio accepts and browsers show; other images are sent as PNG."""
+"""Suffixes of images that Label Studio accepts and browsers can show; other images are sent as PNG."""
 MAX_FILES, MAX_UPLOAD_BYTES = 50, 50 << 20
 """Limits per request; Label Studio accepts 100 files and 250 MB."""
 
@@ -34,7 +34,7 @@ class Pushed:
     already: int
     """Number of images that the project already had."""
     left_out: tuple[str, ...] = ()
-    """One message per image whose file changed since it was indexed."""
+    """One message per image whose file has changed since it was indexed."""
 
 
 def push(store: Store, url: str, token: str, project: int | None = None) -> Pushed:
@@ -47,19 +47,19 @@ def push(store: Store, url: str, token: str, project: int | None = None) -> Push
         store: The workspace.
         url: URL of the Label Studio server.
         token: A user's legacy or personal token.
-        project: Number of the project; None creates one.
+        project: Number of the project; None creates a new one.
     """
     server, classes = Server(url, token), store.classes()
     items = [replace(item, answers=()) for item in read_items(store, "picks") if item.is_open]
     if not items:
-        raise DataError(f"Every selected image is answered. Select more: rarefish select {store.folder}")
+        raise DataError(f"Every selected image has been answered. Select more: rarefish select {store.folder}")
     items, changed = drop_changed(items)
     if project is None:
         number, present = _create(server, store.folder.resolve().name, classes), set()
     else:
         _check(server, project, classes)
         number, present = project, _images(_tasks(server, project))
-    store.set(studio={"url": _normalize(url), "project": number})  # before sending images, which may fail halfway
+    store.set(studio={"url": _normalize(url), "project": number})  # before the images are sent, which may fail halfway
     new = [item for item in items if (item.image, item.hash) not in present]
     _send(server, number, new, classes)
     page = f"{url.rstrip('/')}/projects/{number}/data"
@@ -67,7 +67,7 @@ def push(store: Store, url: str, token: str, project: int | None = None) -> Push
 
 
 def last_project(store: Store, url: str) -> int | None:
-    """Returns the number of the project on this server that the workspace was last pushed to, if any."""
+    """Returns the number of the project on this server to which the workspace was last pushed, or None."""
     known = store.settings().get("studio", {})
     return known.get("project") if known.get("url") == _normalize(url) else None
 
@@ -75,7 +75,7 @@ def last_project(store: Store, url: str) -> int | None:
 def pull(store: Store, url: str, token: str, project: int, who: str) -> Imported:
     """Imports the annotations of a project.
 
-    Annotators are identified by their e-mail address; `who` is the annotator of annotations without one.
+    Annotators are identified by their email address; `who` is the annotator of annotations without one.
     """
     server = Server(url, token)
     tasks = _tasks(server, project)
@@ -90,7 +90,7 @@ def _create(server: Server, name: str, classes: list[str]) -> int:
 
 
 def _check(server: Server, project: int, classes: list[str]) -> None:
-    """Raises an error if the project cannot hold our answers."""
+    """Raises an error if the project cannot store our answers."""
     known = call(server, f"/api/projects/{project}/")
     controls = known.get("parsed_label_config") if isinstance(known, dict) else None
     control = controls.get(CONTROL) if isinstance(controls, dict) else None
@@ -113,7 +113,7 @@ def _send(server: Server, project: int, items: list[Item], classes: list[str]) -
             sent += len(batch)
     except RarefishError as error:
         raise type(error)(
-            f"{error} {sent} of {len(items)} images are in project {project}: push again to send the rest."
+            f"{error} {sent} of {len(items)} images are in project {project}. Push again to send the rest."
         ) from error
 
 
@@ -129,7 +129,7 @@ def _images(tasks: list[dict[str, Any]]) -> set[tuple[int, str]]:
 
 
 def _batches(items: list[Item]) -> Iterator[list[tuple[Item, str, bytes]]]:
-    """Yields batches of images, each with a file name and bytes that Label Studio accepts."""
+    """Yields batches of images with file names and bytes that Label Studio accepts."""
     batch: list[tuple[Item, str, bytes]] = []
     size = 0
     for item in items:
@@ -154,7 +154,7 @@ def _uploadable(item: Item) -> tuple[str, bytes]:
 
 
 def _upload(server: Server, project: int, batch: list[tuple[Item, str, bytes]]) -> dict[int, str]:
-    """Uploads a batch and returns the URL that the server gave each image."""
+    """Uploads a batch and returns the URL that the server assigned to each image."""
     files = {f"file{item.image}": (name, data) for item, name, data in batch}
     response = call(server, f"/api/projects/{project}/import?commit_to_project=false", files=files)
     numbers = response.get("file_upload_ids") if isinstance(response, dict) else None
@@ -173,7 +173,7 @@ def _upload(server: Server, project: int, batch: list[tuple[Item, str, bytes]]) 
 
 
 def _normalize(url: str) -> str:
-    """Returns the same text for all spellings of a server's URL."""
+    """Returns the URL of a server in normal form, so that different spellings are equal."""
     parts = urlsplit(url)
     return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.lower()).geturl().rstrip("/")
 

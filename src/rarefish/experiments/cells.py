@@ -1,4 +1,4 @@
-"""Turn a cell into a task for the active-learning loop, and a finished round into a record."""
+"""Turn a cell into a task for the active learning loop, and a finished round into a record."""
 
 import copy
 import inspect
@@ -10,44 +10,49 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rarefish.acquisitions import ACQUISITIONS, find_acquisition
 from rarefish.acquisitions.diversity import last_features
 from rarefish.acquisitions.interface import Situation
+from rarefish.acquisitions.registry import ACQUISITIONS, find_acquisition
 from rarefish.active_learning.oracles import known_labels
 from rarefish.active_learning.records import Record
-from rarefish.active_learning.rounds import Round, begin, jobs_of, rebuild
-from rarefish.active_learning.task import State, Task
+from rarefish.active_learning.rounds import Round, Task, jobs_of, rebuild
 from rarefish.data.reader import labels_of, lies_in_memory
 from rarefish.distributed.executor import Executor, SingleProcess
 from rarefish.errors import ArgumentError, DataError
-from rarefish.experiments.datasets import read_dataset, splits_of
+from rarefish.experiments.baselines import choose_nothing, learn_posterior_alone, train_on_trusted
+from rarefish.experiments.datasets import splits_of
 from rarefish.experiments.initial_models import load_starts, num_workers
 from rarefish.experiments.run_folder import RunFolder
 from rarefish.experiments.settings import Cell, Experiment
-from rarefish.models.layers import find_layers
+from rarefish.experiments.source_commit import source_commit
+from rarefish.models.layer_selection import find_layers
 from rarefish.models.networks import build_model
+from rarefish.training.config import Training
 from rarefish.training.jobs import FitAll, fit_each
-from rarefish.training.loop import Training
 
 STREAMED_BATCH_SIZE = 256
-"""Images per batch if they are read from files: 8,000 of 224 × 224 pixels would need 5 GB."""
+"""Number of images per batch if they are read from files; 8,000 images of 224 × 224 pixels would need 5 GB."""
 MAX_CONFUSION_CLASSES = 200
 """With more classes, no confusion matrix is saved."""
 
 
 def check_experiment(experiment: Experiment) -> None:
-    """Raises an ArgumentError for names and settings with which no cell could run, before any work starts."""
-    read_dataset(experiment.dataset, experiment.image_size)
+    """Raises ArgumentError for names and settings with which a cell could not run, before any work starts."""
     splits = splits_of(experiment, next(experiment.cells()), "cpu")
     model = build_model(experiment.model, splits.num_classes, splits.channels, torch.Generator())
     for name in ("training", "pretraining"):
         _bind(name, Training, getattr(experiment, name))
-    for method in experiment.methods:
-        find_acquisition(method.acquisition)
-        _bind(f"method {method.name!r}", ACQUISITIONS[method.acquisition], method.settings, Situation, 1, None)
-        if experiment.circumstances.junk and "true" in (method.settings.get("labels"), method.acquisition[-4:]):
+    for method in (*experiment.methods, *experiment.baselines):
+        if method.acquisition == "posterior_alone":
+            _bind(f"baseline {method.name!r}", learn_posterior_alone, method.settings, Task)
+        elif method.is_baseline:
+            _bind(f"baseline {method.name!r}", train_on_trusted, method.settings, [Task], fit_each)
+        else:
+            find_acquisition(method.acquisition)
+            _bind(f"method {method.name!r}", ACQUISITIONS[method.acquisition], method.settings, Situation, 1, None)
+        if experiment.circumstances.junk and method.estimator == "true":
             raise ArgumentError(
-                f"Method {method.name!r} needs the true class of every image, but junk images have none."
+                f"The method {method.name!r} needs the true class of every image, but junk images have none."
             )
         if "layers" in method.settings:
             find_layers(model, method.settings["layers"])
@@ -57,80 +62,111 @@ def _bind(what: str, function: Any, settings: dict[str, Any], *arguments: Any) -
     try:
         inspect.signature(function).bind(*arguments, **settings)
     except TypeError as error:
-        raise ArgumentError(f"The settings of {what} do not fit: {error}.") from None
+        raise ArgumentError(f"The settings of {what} are not valid: {error}.") from None
 
 
 def task_of(
     experiment: Experiment, cell: Cell, run_folder: RunFolder, device: str, executor: Executor | None = None
 ) -> Task:
-    """Returns the task of a cell for the active-learning loop."""
+    """Returns the task of a cell for the active learning loop."""
     splits = splits_of(experiment, cell, device)
     is_streamed = not lies_in_memory(splits.pool)
-    return Task(
+    training = Training(**experiment.training)
+    start = Situation(
+        models=load_starts(experiment, cell, run_folder, splits, device),
         pool=splits.pool,
         validation=splits.validation,
+        batch_size=STREAMED_BATCH_SIZE if is_streamed else 1000 if device == "cpu" else 8000,
+        ask=known_labels(_labels(splits.pool).tolist()),
+        executor=executor or SingleProcess(),
+        workers=num_workers(device) if is_streamed else 0,
+        precision=training.precision,
+    )
+    return Task(
+        start=start,
         test=splits.test,
-        starts=load_starts(experiment, cell, run_folder, splits, device),
-        acquire=find_acquisition(cell.method.acquisition, **cell.method.settings),
-        oracle=known_labels(_labels(splits.pool).tolist()),
+        acquire=choose_nothing
+        if cell.method.is_baseline
+        else find_acquisition(cell.method.acquisition, **cell.method.settings),
         budget=experiment.budget,
         num_classes=splits.num_classes,
         name=cell.method.name,
-        training=Training(**experiment.training),
+        training=training,
         warm=cell.restart == "warm",
         seed=cell.seed,
-        batch_size=STREAMED_BATCH_SIZE if is_streamed else 1000 if device == "cpu" else 8000,
-        workers=num_workers(device) if is_streamed else 0,
         learns_validation=experiment.circumstances.train_on_validation,
         peek=experiment.best_epoch,
-        executor=executor or SingleProcess(),
         round_files=run_folder.under_way(cell) if is_streamed else None,
     )
 
 
-def load_states(
+def load_situations(
     tasks: Sequence[Task], cells: Sequence[Cell], run_folder: RunFolder, fit_all: FitAll = fit_each
-) -> list[State]:
-    """Returns the state of each cell after its last finished round, or its initial state.
+) -> list[Situation]:
+    """Returns the situation of each cell after its last finished round or, if there is none, before its first.
 
-    If a cold cell has records but no saved state, its last training is repeated, for all such cells at once.
+    A cold cell that has records but no saved state repeats its last training run; all such cells are trained together.
     """
-    states, jobs = [], []
+    situations, jobs = [], []
     for task, cell in zip(tasks, cells, strict=True):
         records = run_folder.records(cell)
         if not records or run_folder.has_state(cell, len(records)):
-            states.append(_load_state(task, cell, run_folder, len(records)))
+            situations.append(_load_situation(task, cell, run_folder, len(records)))
             continue
         if task.warm:
             raise DataError(
-                f"The run has {len(records)} rounds of {cell.key} but not their state, states/{cell.key}-r"
-                f"{len(records):02}.pt. A warm run continues from its weights: copy that file as well."
+                f"The run has {len(records)} rounds of {cell.key}, but not their state, states/{cell.key}-r"
+                f"{len(records):02}.pt. A warm run continues from its weights, so copy that file as well."
             )
-        states.append(rebuild(task, [record.indices for record in records]))
-        jobs += jobs_of(replace(task, peek=False), states[-1], [])
+        situations.append(rebuild(task, [record.indices for record in records]))
+        jobs += jobs_of(replace(task, peek=False), situations[-1], [])
     fit_all(jobs)
-    return states
+    return situations
 
 
-def _load_state(task: Task, cell: Cell, run_folder: RunFolder, number: int) -> State:
+def _load_situation(task: Task, cell: Cell, run_folder: RunFolder, number: int) -> Situation:
     if number == 0:
-        return begin(task)
+        return task.start
     saved = run_folder.state(cell, number)
-    models = [copy.deepcopy(start) for start in task.starts]
+    models = [copy.deepcopy(model) for model in task.start.models]
     for model, weights in zip(models, saved["models"], strict=True):
         model.load_state_dict(weights)
         model.eval()
-    return State(number, tuple(models), *(tuple(saved[name]) for name in ("labeled", "labels", "refused")))
+    labels = {name: tuple(saved[name]) for name in ("labeled", "labels", "refused")}
+    return replace(task.start, finished_rounds=number, models=tuple(models), **labels)
+
+
+def run_baselines(
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    run_folder: RunFolder,
+    device: str,
+    fit_all: FitAll = fit_each,
+    is_writer: bool = True,
+) -> None:
+    """Measures baselines, training all in one call to `fit_all`; only the process with `is_writer` saves them."""
+    tasks = [task_of(experiment, cell, run_folder, device) for cell in cells]
+    is_trained = [cell.method.acquisition == "trusted_only" for cell in cells]
+    trained = iter(train_on_trusted([task for task, is_own in zip(tasks, is_trained, strict=True) if is_own], fit_all))
+    for cell, task, is_own in zip(cells, tasks, is_trained, strict=True):
+        if is_own:
+            finished = next(trained)
+        elif is_writer:
+            finished = learn_posterior_alone(task, **cell.method.settings)
+        else:
+            continue
+        if is_writer:
+            run_folder.finish(cell, to_record(experiment, cell, task, finished))
 
 
 def keep_round(experiment: Experiment, cell: Cell, task: Task, finished: Round, run_folder: RunFolder) -> None:
     """Writes a finished round to the folder of the run."""
-    state = finished.state
+    situation = finished.situation
     saved: dict[str, Any] = {
-        "models": [model.state_dict() for model in state.models],
-        "labeled": list(state.labeled),
-        "labels": list(state.labels),
-        "refused": list(state.refused),
+        "models": [model.state_dict() for model in situation.models],
+        "labeled": list(situation.labeled),
+        "labels": list(situation.labels),
+        "refused": list(situation.refused),
     }
     wants_snapshot = finished.number in experiment.snapshot_rounds and cell.seed == 0
     run_folder.finish(
@@ -146,16 +182,15 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
     confusion = (
         (true_labels * num_classes + score.prediction).bincount(minlength=num_classes**2).reshape(num_classes, -1)
     )
-    # A thousand classes would need a million numbers per round, which no report shows.
+    # A thousand classes would need a million numbers per round, and no report shows them.
     confusion = confusion if num_classes <= MAX_CONFUSION_CLASSES else confusion[:0]
     answers = torch.tensor([-1 if label is None else label for label in finished.answers])
     rare = torch.tensor(experiment.rare)
     kernel = {"features": "features", "fisher": "fisher", "fisher_true": "fisher"}.get(cell.method.acquisition, "")
-    estimator = {"fisher": "posterior", "fisher_true": "true"}.get(cell.method.acquisition, "")
     pseudo_accuracy = rare_precision = None
     if diagnosis is not None:
         pseudo_accuracy = float((diagnosis.pseudo_labels == answers).float().mean())
-        has_rare_center = torch.isin(_labels(task.validation)[diagnosis.centers], rare)
+        has_rare_center = torch.isin(_labels(task.start.validation)[diagnosis.centers], rare)
         rare_precision = (
             float(torch.isin(answers[has_rare_center], rare).float().mean()) if has_rare_center.any() else None
         )
@@ -167,21 +202,25 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
         accuracy=score.accuracy,
         rare_recall=float(score.recall[rare].mean()),
         recall=tuple(score.recall.tolist()),
-        bought=tuple(label for label in finished.answers if label is not None),
+        new_labels=tuple(label for label in finished.answers if label is not None),
         select_s=finished.select_s,
         train_s=finished.train_s,
         kernel=settings.get("kernel", kernel),
-        labels=str(settings.get("labels", estimator)),
+        labels=cell.method.estimator,
         layers="+".join(diagnosis.layers) if diagnosis else "",
         validation_size=cell.validation_size,
         imbalance=cell.imbalance,
         start=cell.start,
         restart=cell.restart,
         indices=tuple(finished.choice.indices),
+        centers=tuple(diagnosis.centers.tolist()) if diagnosis else (),
         passes=finished.choice.passes,
         best_accuracy=finished.best_accuracy,
         pseudo_accuracy=pseudo_accuracy,
         rare_precision=rare_precision,
+        rare_labeled=sum(label in experiment.rare for label in finished.answers),
+        rare_labeled_so_far=sum(label in experiment.rare for label in finished.situation.labels),
+        commit=source_commit(),
         validation_recall=tuple(finished.validation.recall.tolist()) if finished.validation else (),
         confusion=tuple(tuple(row) for row in confusion.tolist()),
     )
@@ -190,10 +229,14 @@ def to_record(experiment: Experiment, cell: Cell, task: Task, finished: Round) -
 def _snapshot(task: Task, finished: Round) -> dict[str, np.ndarray]:
     """Returns the last features, true labels and predictions of the first 2,000 test images."""
     count = min(2000, len(task.test))
-    situation = Situation(
-        finished.state.models, task.test, task.validation, (), batch_size=task.reader.batch_size, workers=task.workers
+    on_test = Situation(
+        finished.situation.models,
+        task.test,
+        task.start.validation,
+        batch_size=task.reader.batch_size,
+        workers=task.reader.num_workers,
     )
-    features, logits = last_features(situation, list(range(count)))
+    features, logits = last_features(on_test, list(range(count)))
     return {
         "features": features.float().cpu().numpy(),
         "truth": _labels(task.test)[:count].numpy(),
@@ -203,5 +246,5 @@ def _snapshot(task: Task, finished: Round) -> dict[str, np.ndarray]:
 
 def _labels(data: Any) -> Tensor:
     labels = labels_of(data)
-    assert labels is not None, "data sets of experiments have a list of labels"
+    assert labels is not None, "the datasets of experiments have a list of labels"
     return labels

@@ -1,4 +1,4 @@
-"""The initial networks: trained once, saved in the run and shared by all methods of a seed."""
+"""The initial networks, which are trained once, saved in the run and shared by all methods of a seed."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -15,8 +15,8 @@ from rarefish.experiments.datasets import splits_of
 from rarefish.experiments.run_folder import RunFolder
 from rarefish.experiments.settings import Cell, Experiment
 from rarefish.models.networks import build_model
+from rarefish.training.config import Training
 from rarefish.training.jobs import FitAll, fit_each
-from rarefish.training.loop import Training
 from rarefish.training.rotation import PretrainingJob, pretrain_rotation
 
 
@@ -26,7 +26,7 @@ def start_keys(cell: Cell) -> list[str]:
 
 
 def starts_of(cells: Iterable[Cell]) -> dict[str, Cell]:
-    """Returns the names of all initial networks that the cells need, each with one cell that needs it."""
+    """Returns the names of all initial networks that the cells need, each with one of the cells that need it."""
     return {key: cell for cell in cells for key in start_keys(cell)}
 
 
@@ -38,7 +38,7 @@ def prepare_starts(
     fit_all: FitAll = fit_each,
     is_writer: bool = True,
 ) -> None:
-    """Makes the initial networks that the run does not have yet; only the process with `is_writer` saves them."""
+    """Creates the initial networks that the run does not have yet; only the process with `is_writer` saves them."""
     missing = {key: cell for key, cell in starts.items() if not run_folder.start_path(key).exists()}
     pretrainings = {}
     for key, cell in missing.items():
@@ -56,14 +56,14 @@ def prepare_starts(
 
 
 def pool_images(splits: Splits[Any], device: str) -> Images:
-    """Returns all images of the pool, as a tensor or as images that are read when they are needed."""
+    """Returns all images of the pool, as a tensor or as images that are read on demand."""
     if isinstance(splits.pool, TensorDataset):
         return splits.pool.tensors[0]
     return Stored(splits.pool, range(len(splits.pool)), num_workers(device))
 
 
 def num_workers(device: str) -> int:
-    """Returns the number of reader processes: a share of the cores on a GPU; none on a CPU, whose cores are busy."""
+    """Returns the number of reader processes: a share of the cores with a GPU; none on a CPU, whose cores are busy."""
     if device == "cpu":
         return 0
     return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,10 +1,10 @@
 """The folder of a run: settings, records per cell, and the states from which a killed run resumes.
 
-RUN/settings.json          the experiment's settings, which are compared when the run is resumed
-RUN/records/CELL.jsonl     one line per finished round, written last
+RUN/settings.json          settings of the experiment, which are compared when the run is resumed
+RUN/records/CELL.jsonl     one line per finished round, written last; a baseline has one line, round 0
 RUN/states/CELL-rNN.pt     models and labels after round NN; only the latest is kept
 RUN/starts/START.pt        initial networks
-RUN/epochs/                checkpoints of unfinished trainings and selections on image files; then deleted
+RUN/epochs/                checkpoints of unfinished training runs, and selections on image files; deleted afterward
 RUN/snapshots/CELL-rNN.npz features and predictions on the test set, for t-SNE
 """
 
@@ -44,21 +44,27 @@ class RunFolder:
         """Returns the number of finished rounds of all cells."""
         return sum(path.read_bytes().count(b"\n") for path in (self.folder / "records").glob("*.jsonl"))
 
-    def finish(self, cell: Cell, record: Record, state: dict[str, Any], snapshot: dict[str, Any] | None) -> None:
-        """Saves a finished round: first the state that the next round needs, last the record that marks it as done."""
+    def finish(
+        self, cell: Cell, record: Record, state: dict[str, Any] | None = None, snapshot: dict[str, Any] | None = None
+    ) -> None:
+        """Saves a finished round: first the state for the next round, and last the record that marks it as done.
+
+        A baseline has a single record, round 0, and no state.
+        """
         if snapshot:
             replace_whole(
                 self.folder / "snapshots" / f"{cell.key}-r{record.round:02}.npz",
                 lambda f: np.savez_compressed(f, **snapshot),
             )
-        _save(self._state(cell, record.round), state)
+        if state:
+            _save(self._state(cell, record.round), state)
         with self._records(cell).open("ab+") as file:
-            # Only one process writes a cell's records, even if a worker outlives a killed parent.
+            # Only one process writes the records of a cell, even if a worker outlives a killed parent.
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
             content = file.read()
             whole = content[: content.rfind(b"\n") + 1]
-            if whole.count(b"\n") != record.round - 1:
+            if whole.count(b"\n") != max(record.round - 1, 0):
                 return
             file.truncate(len(whole))
             file.write(to_line(record).encode())
@@ -68,29 +74,29 @@ class RunFolder:
         self.under_way(cell).clear()
 
     def has_state(self, cell: Cell, number: int) -> bool:
-        """Returns whether the state after that round is saved."""
+        """Returns whether the state after the given round is saved."""
         return self._state(cell, number).exists()
 
     def under_way(self, cell: Cell) -> RoundFiles:
-        """Returns the checkpoint of the cell's next round."""
+        """Returns the files of the cell's unfinished round."""
         return RoundFiles(self.folder / "epochs", cell.key)
 
     def state(self, cell: Cell, number: int) -> dict[str, Any]:
-        """Returns the state that `finish` saved after that round."""
+        """Returns the state that `finish` saved after the given round."""
         return _load(self._state(cell, number))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Locks the run; raises if another process has locked it, or if the folder holds something else."""
+        """Locks the run; raises an error if another process has locked it or the folder contains something else."""
         if not (self.folder / "settings.json").exists() and any(p.name != ".lock" for p in self.folder.glob("*")):
-            raise ArgumentError(f"{self.folder} is not empty and holds no run. Choose another folder.")
+            raise ArgumentError(f"{self.folder} is not empty and does not contain a run. Choose another folder.")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ArgumentError(
-                    f"Another process is running the experiment in {self.folder}. Wait for it."
+                    f"Another process is running the experiment in {self.folder}. Wait until it is done."
                 ) from None
             for unfinished in self.folder.glob("*/*.part"):  # left by a killed process
                 unfinished.unlink(missing_ok=True)
@@ -106,7 +112,7 @@ class RunFolder:
         self.pretraining_checkpoint(key).unlink(missing_ok=True)
 
     def pretraining_checkpoint(self, key: str) -> Path:
-        """Returns the path at which an unfinished pretraining is saved after each epoch."""
+        """Returns the path where an unfinished pretraining is saved after each epoch."""
         return self.folder / "epochs" / f"{key}.pt"
 
     def load_start(self, key: str) -> dict[str, Any]:
@@ -121,24 +127,24 @@ class RunFolder:
 
 
 def open_run_folder(folder: Path, experiment: Experiment, data: str = "") -> RunFolder:
-    """Creates or reopens the run in that folder; raises if its settings or data were different. Lock it first.
+    """Creates or reopens the run in a folder; raises an error if its settings or data differ. Lock it first.
 
-    `data` is the fingerprint of the data set; it is not compared if the run was saved without one.
+    `data` is the fingerprint of the dataset. It is not compared if the run was saved without one.
     """
     path, settings = folder / "settings.json", experiment.to_json()
     if path.exists():
         before = read_settings(folder)
         different = differences(before, settings)
         if data and before.get("data", data) != data:
-            different.append(f"the images of {experiment.dataset} were another copy")
+            different.append(f"the images of {experiment.dataset} were different")
         has_records = any((folder / "records").glob("*.jsonl"))
         if different and has_records:
             raise ArgumentError(
-                f"{folder} holds a run with other settings: {'; '.join(different)}. Choose another folder."
+                f"{folder} contains a run with other settings: {'; '.join(different)}. Choose another folder."
             )
         for part in ("starts", "epochs") if different else ():
             for made in (folder / part).glob("*.pt"):
-                made.unlink()  # made under the other settings
+                made.unlink()  # made with the other settings
         settings = with_methods_of(before, settings) if has_records else settings
     for part in ("records", "states", "starts", "epochs", "snapshots"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -147,7 +153,7 @@ def open_run_folder(folder: Path, experiment: Experiment, data: str = "") -> Run
 
 
 def _save(path: Path, content: dict[str, Any]) -> None:
-    """Saves atomically; serialized in memory first, since torch replaces the error of a full disk by its own."""
+    """Saves the content atomically; first serializes it in memory, since torch would hide the error of a full disk."""
     made = io.BytesIO()
     torch.save(content, made)
     replace_whole(path, lambda file: file.write(made.getbuffer()))
@@ -157,5 +163,5 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, EOFError, OSError, UnpicklingError) as error:
-        why = str(error).partition("\n")[0]  # the other lines are about versions of torch
-        raise DataError(f"{path} cannot be read: {why}. Remove the cell's files to run it again.") from error
+        why = str(error).partition("\n")[0]  # the other lines are about torch versions
+        raise DataError(f"{path} cannot be read: {why}. Remove the files of this cell to run it again.") from error

@@ -11,11 +11,13 @@ from rarefish.errors import ArgumentError, nearest
 
 STARTS = ("pretrained", "random")
 RESTARTS = ("cold", "warm")
+BASELINES = ("trusted_only", "posterior_alone")
+"""Models without pool labels: the network trained only on the trusted images, and the posterior's classifier."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """An acquisition with its settings, and its name in charts and records."""
+    """An acquisition with its settings, and a name for charts and records."""
 
     name: str
     acquisition: str
@@ -24,27 +26,44 @@ class Method:
     members: int = 1
     """Number of networks in the ensemble."""
 
+    @property
+    def is_baseline(self) -> bool:
+        return self.acquisition in BASELINES
+
+    @property
+    def estimator(self) -> str:
+        """The label estimator of the acquisition, or empty if it has none."""
+        if self.acquisition == "fisher_true":
+            return "true"
+        learns = self.acquisition == "fisher" or self.acquisition.startswith("posterior_")
+        return str(self.settings.get("labels", "posterior" if learns else ""))
+
+    @property
+    def learns_trusted_labels(self) -> bool:
+        """Whether a classifier is trained on the labels of the validation set."""
+        return self.is_baseline or self.estimator.lower().startswith("posterior")
+
     def __hash__(self) -> int:
         return hash(self.name)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Circumstances:
-    """How the pool is biased, and conditions that make the task harder for the method."""
+    """How the pool is biased, and conditions that make the task harder."""
 
     each_cut: bool = False
-    """Every rare class keeps 1/imbalance of its images; otherwise all rare classes together have 1/imbalance of the
-    number of common images."""
+    """If True, every rare class keeps 1/imbalance of its images. Otherwise, all rare classes together have 1/imbalance
+    of the number of common images."""
     long_tail: bool = False
-    """Class sizes in the pool decrease exponentially; the last class is `imbalance` times smaller than the first."""
+    """Let class sizes in the pool decrease exponentially; the last is `imbalance` times smaller than the first."""
     validation_imbalance: int = 1
-    """The rare classes together have 1/ratio of the number of common images in the validation set too."""
+    """In the validation set, the rare classes together have 1/ratio of the number of common images."""
     validation_noise: float = 0.0
     """Fraction of the validation labels that are wrong."""
     junk: int = 0
-    """Number of pool images without a class: images with shuffled quarters, for which the oracle has no label."""
+    """Number of pool images of no class: images with shuffled quarters, for which the oracle has no label."""
     train_on_validation: bool = False
-    """The model is trained on the validation set as well as on the labeled pool images."""
+    """Train the model on the validation set as well as on the labeled pool images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +72,12 @@ class Experiment:
 
     name: str
     dataset: str
-    """A name in `experiments.datasets.DATASETS`."""
+    """A name in `experiments.datasets.DATASETS` or `SPLIT_DATASETS`."""
     model: str
     methods: tuple[Method, ...]
+    baselines: tuple[Method, ...] = ()
+    """Models without pool labels to compare with; their acquisition is one of `BASELINES`. They are measured once per
+    seed and recorded as round 0. `posterior_alone` accepts the settings of `fisher`: labels, layers."""
     seeds: int = 10
     rounds: int = 10
     budget: int = 125
@@ -66,20 +88,20 @@ class Experiment:
     holdout: int = 10_000
     """Number of images kept out of the pool, from which all validation sets are drawn."""
     validation_is_test: bool = False
-    """Draw validation sets from the test set and hold nothing out, as the paper does on ImageNet. A method that uses
-    such a validation set sees the test images, although it is not trained on them."""
+    """Draw validation sets from the test set and hold out nothing, as the paper does on ImageNet. Methods that use such
+    a validation set see the test images, although the model is not trained on them."""
     image_size: int = 224
-    """Height and width that image files are resized to; images in arrays are not resized."""
+    """Height and width to which image files are resized; images in arrays are not resized."""
     starts: tuple[str, ...] = ("pretrained",)
     restarts: tuple[str, ...] = ("cold",)
     training: dict[str, Any] = field(default_factory=dict)
-    """Arguments of `training.loop.Training` that differ from the defaults."""
+    """Arguments of `training.config.Training` that differ from the defaults."""
     pretraining: dict[str, Any] = field(default_factory=lambda: {"epochs": 8, "step_size": 3})
     snapshot_rounds: tuple[int, ...] = ()
     """Rounds after which the features of test images are saved for t-SNE, for the first seed only."""
     circumstances: Circumstances = Circumstances()
     best_epoch: bool = False
-    """Also record the best test accuracy over all epochs, as in the paper; it is optimistic, for comparison only."""
+    """Also record the best test accuracy over all epochs, as in the paper. It is optimistic: only for comparison."""
 
     def __post_init__(self) -> None:
         for what in ("seeds", "rounds", "budget"):
@@ -92,17 +114,39 @@ class Experiment:
         if self.image_size < 1:
             raise ArgumentError(f"image_size must be at least 1, not {self.image_size}.")
         if self.validation_is_test and self.holdout:
-            raise ArgumentError(f"Validation sets come from the test set: set holdout=0, not {self.holdout}.")
+            raise ArgumentError(f"With validation_is_test, nothing is held out. Set holdout=0, not {self.holdout}.")
         if max(self.validation_sizes) > self.holdout and not self.validation_is_test:
             raise ArgumentError(
-                f"{max(self.validation_sizes)} validation images do not fit a holdout of {self.holdout}."
+                f"{max(self.validation_sizes)} validation images do not fit into a holdout of {self.holdout}."
             )
-        names = [method.name for method in self.methods]
+        names = [method.name for method in (*self.methods, *self.baselines)]
         if len(set(names)) != len(names):
             raise ArgumentError(f"Two methods have the same name: {', '.join(names)}.")
+        for baseline in self.baselines:
+            if not baseline.is_baseline:
+                raise ArgumentError(
+                    f"There is no baseline {baseline.acquisition!r}. {nearest(baseline.acquisition, BASELINES)}"
+                )
+        if self.validation_is_test:
+            self._check_test_is_unseen()
+
+    def _check_test_is_unseen(self) -> None:
+        """Raises ArgumentError if a model would be trained on the validation set although it is the test set."""
+        learning = [method.name for method in (*self.methods, *self.baselines) if method.learns_trusted_labels]
+        if self.circumstances.train_on_validation:
+            learning.append("train_on_validation")
+        if learning:
+            raise ArgumentError(
+                f"{', '.join(learning)} would learn from the test labels, because validation_is_test=True. "
+                "Leave them out, or draw the validation set from the training images: set validation_is_test=False and "
+                "holdout= in the recipe."
+            )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.dataset, self.model))
 
     def only(self, methods: tuple[str, ...] = (), **changes: Any) -> "Experiment":
-        """Returns the experiment with only some of its methods, or with changed settings."""
+        """Returns the experiment with only some of its methods, and with changed settings."""
         known = {method.name: method for method in self.methods}
         for name in methods:
             if name not in known:
@@ -111,10 +155,20 @@ class Experiment:
         return replace(self, methods=chosen, **changes)
 
     def cells(self) -> Iterator["Cell"]:
-        """Yields every combination with the seeds outermost, so that complete comparisons are available early."""
+        """Yields every combination, with seeds in the outer loop, so that complete comparisons are available early."""
         varied = self.imbalances, self.validation_sizes, self.starts, self.restarts, self.methods
         for seed, imbalance, size, start, restart, method in product(range(self.seeds), *varied):
             yield Cell(method, seed, imbalance, size, start, restart)
+
+    def baseline_cells(self) -> Iterator["Cell"]:
+        """Yields a cell per baseline, seed and setting except for restarts, since a baseline is trained only once."""
+        varied = self.imbalances, self.validation_sizes, self.starts, self.baselines
+        for seed, imbalance, size, start, baseline in product(range(self.seeds), *varied):
+            yield Cell(baseline, seed, imbalance, size, start, self.restarts[0])
+
+    def num_records(self, cell: "Cell") -> int:
+        """Returns the number of records of a finished cell: one per round, or one for a baseline."""
+        return 1 if cell.method.is_baseline else self.rounds
 
     def to_json(self) -> dict[str, Any]:
         """Returns all settings as plain JSON values."""
@@ -134,29 +188,32 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """A file name that is the same for equal settings and so for equal results."""
+        """A file name that is the same for equal settings, and thus for equal results."""
         plain = json.dumps(asdict(self), sort_keys=True)
         name = "".join(letter if letter.isalnum() else "_" for letter in self.method.name)
         return f"{name}-s{self.seed}-{hashlib.sha256(plain.encode()).hexdigest()[:10]}"
 
 
-MAY_DIFFER = {"name", "seeds", "methods", "rounds"}
-"""Settings that may differ when a run is resumed: they add cells or rounds and change no existing result. A method
-must still have the same settings under the same name."""
+MAY_DIFFER = {"name", "seeds", "methods", "baselines", "rounds"}
+"""Settings that may differ when a run is resumed, because they add cells or rounds without changing existing results.
+A method or baseline must still have the same settings under the same name."""
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Returns the differences between two settings, with both values, except for those that may differ."""
+    """Returns the differences between two experiments' settings with both values, except for those that may differ."""
     plain = Experiment(name="", dataset="", model="", methods=()).to_json()
-    # A setting that was added later had its default value in older runs.
+    # In older runs, a setting that was added later had its default value.
     old = {**plain, **old, "circumstances": {**plain["circumstances"], **old.get("circumstances", {})}}
     pairs = [(f.name, old[f.name], new.get(f.name)) for f in fields(Experiment) if f.name not in MAY_DIFFER]
-    known = {method["name"]: method for method in old["methods"]}
-    pairs += [(f"method {m['name']!r}", known.get(m["name"], m), m) for m in new["methods"]]
-    return [f"{name}: {then} then, {now} now" for name, then, now in pairs if then != now]
+    known = {method["name"]: method for method in (*old["methods"], *old["baselines"])}
+    pairs += [(f"method {m['name']!r}", known.get(m["name"], m), m) for m in (*new["methods"], *new["baselines"])]
+    return [f"{name}: was {then}, is {now}" for name, then, now in pairs if then != now]
 
 
 def with_methods_of(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Returns the new settings with the old methods appended, since the run has records of all of them."""
-    names = {method["name"] for method in new["methods"]}
-    return new | {"methods": [*new["methods"], *(m for m in old.get("methods", ()) if m["name"] not in names)]}
+    """Returns the new settings with the old methods and baselines added, since the run has records of all of them."""
+    joined = {}
+    for kind in ("methods", "baselines"):
+        names = {method["name"] for method in new[kind]}
+        joined[kind] = [*new[kind], *(m for m in old.get(kind, ()) if m["name"] not in names)]
+    return new | joined

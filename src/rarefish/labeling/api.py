@@ -1,4 +1,4 @@
-"""The labeling API: its routes and their replies. Reads, writes and image encoding run in separate worker queues."""
+"""The labeling API: routes and replies. Reads, writes and image encoding run in separate worker queues."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ from starlette.routing import Route
 from rarefish.errors import RarefishError, WorkspaceError
 from rarefish.labeling import images, request_fields
 from rarefish.labeling.security import HEADERS, error_response
-from rarefish.labeling.workers import WorkerQueue, cached
+from rarefish.labeling.worker_threads import WorkerQueue, cached
 from rarefish.workspace import answers
 from rarefish.workspace.store import Store
 
@@ -27,12 +27,12 @@ IMAGE_LASTS_S = 600
 PROGRESS_LASTS_S = 1.0
 SUMMARY_LASTS_S = 5.0
 MERGE_EVERY_S = 5.0
-MOST_SPLIT = 200
-"""Disagreements listed in one reply."""
+MOST_DISAGREEMENTS = 200
+"""Maximum number of disagreements in one reply."""
 
 
 def bare_summary(store: Store) -> dict[str, Any]:
-    """A summary without models, for a dashboard: classes and progress."""
+    """Returns a summary for the dashboard without models: classes and progress."""
     return {"classes": store.classes(), "progress": asdict(answers.progress(store))}
 
 
@@ -53,27 +53,27 @@ class LabelingApi:
         """Merges acknowledged labels from the write-ahead log into rarefish.db every few seconds."""
         while True:
             await asyncio.sleep(MERGE_EVERY_S)
-            with suppress(WorkspaceError, HTTPException):  # merged next time
+            with suppress(WorkspaceError, HTTPException):  # will be merged next time
                 await self.writing.run(self.store.checkpoint)
 
     def close(self) -> None:
-        """Waits for running work and ends the queues."""
+        """Waits for running work and closes the queues."""
         for queue in (self.reading, self.writing, self.encoding):
             queue.close()
 
     def reply(self, **found: Any) -> Response:
-        """A JSON reply with the workspace's identity, without which the page does not accept it."""
+        """Returns a JSON reply with the workspace's identity, without which the page would not accept it."""
         return JSONResponse({"workspace": self.identity, **found})
 
     async def body(self, request: Request) -> dict[str, Any]:
-        """The body of a request; status 409 if it is meant for another workspace."""
+        """Returns the body of a request; replies with status 409 if it is meant for another workspace."""
         body = await request_fields.read_body(request)
         if body.get("workspace", self.identity) != self.identity:
-            raise HTTPException(409, "This page belongs to another workspace. Reload it.")
+            raise HTTPException(409, "This page belongs to another workspace. Reload the page.")
         return body
 
     def person(self, request: Request, body: dict[str, Any]) -> str:
-        """Who labels: the owner of the link or, with a shared link, the name that the page sends."""
+        """Returns who is labeling: the owner of the link or, with a shared link, the name that the page sends."""
         who, proven = request_fields.person(request_fields.text(body, "who")), request.state.person
         if proven and who != proven:
             raise HTTPException(403, f"This link belongs to {proven} and cannot be used to label as {who[:64]}.")
@@ -81,7 +81,7 @@ class LabelingApi:
 
 
 def make_routes(api: LabelingApi) -> list[Route]:
-    """The routes of pages, static files, API and images."""
+    """Returns the routes for pages, static files, API calls and images."""
     reads = {"work": work, "progress": progress, "disagreements": disagreements, "summary": summary}
     writes = {"next": take, "answer": answer, "undo": undo}
     return [
@@ -94,13 +94,13 @@ def make_routes(api: LabelingApi) -> list[Route]:
 
 
 def static_names() -> list[str]:
-    """The names of all scripts, style sheets and icons."""
+    """Returns the names of all scripts, style sheets and icons."""
     found = (file.name for file in files("rarefish.labeling").iterdir())
     return sorted(name for name in found if name.rpartition(".")[2] in ("js", "css", "svg"))
 
 
 async def work(api: LabelingApi, request: Request) -> Response:
-    """What a page needs when it loads: classes, person, settings and progress."""
+    """Returns what a page needs when it loads: classes, person, settings and progress."""
     who = request.state.person or request_fields.person(request.query_params.get("who", ""))
     settings = await api.reading.run(api.store.settings)
     return api.reply(
@@ -113,7 +113,7 @@ async def work(api: LabelingApi, request: Request) -> Response:
 
 
 async def progress(api: LabelingApi, request: Request) -> Response:
-    """How many images are answered and still open."""
+    """Returns how many images are answered and how many are still open."""
     return api.reply(**await _progress(api, request_fields.person(request.query_params.get("who", ""))))
 
 
@@ -123,7 +123,7 @@ async def _progress(api: LabelingApi, who: str) -> dict[str, Any]:
 
 
 async def take(api: LabelingApi, request: Request) -> Response:
-    """New tasks, and those of the held images whose lease this person still has."""
+    """Returns new tasks, and those of the held images whose lease this person still has."""
     body = await api.body(request)
     who, held = api.person(request, body), request_fields.images(body, "held")
     count = request_fields.integer(body, "count", request_fields.MOST_TASKS, default=1)
@@ -150,14 +150,14 @@ async def undo(api: LabelingApi, request: Request) -> Response:
 
 
 async def disagreements(api: LabelingApi, request: Request) -> Response:
-    """The images on which people disagree."""
-    return api.reply(**await api.reading.run(list_split, api.store))
+    """Returns the images on which people disagree."""
+    return api.reply(**await api.reading.run(list_disagreements, api.store))
 
 
-def list_split(store: Store) -> dict[str, Any]:
-    """The number of images on which people disagree, and the first of them with their tasks and votes."""
+def list_disagreements(store: Store) -> dict[str, Any]:
+    """Returns the number of images on which people disagree, and the first ones with their tasks and votes."""
     images = sorted(answers.disagreements(store))
-    some = tuple(images[:MOST_SPLIT])
+    some = tuple(images[:MOST_DISAGREEMENTS])
     said = answers.opinions(store, some)
     tasks = {task.image: asdict(task) for task in answers.tasks(store, some)}
     rows = [
@@ -169,12 +169,12 @@ def list_split(store: Store) -> dict[str, Any]:
 
 
 async def summary(api: LabelingApi, request: Request) -> Response:
-    """What the dashboard shows."""
+    """Returns the contents of the dashboard."""
     return api.reply(**await api.reading.run(api.summary))
 
 
 async def image(api: LabelingApi, request: Request) -> Response:
-    """An image by id, at the requested size rounded up to an available one."""
+    """Returns an image by id, at the requested size rounded up to an available one."""
     query = {name: request.path_params.get(name) or request.query_params.get(name, "1280") for name in ("id", "size")}
     if not all(value.isascii() and value.isdigit() and len(value) < 19 for value in query.values()):
         raise HTTPException(404, "Request an image by its number: /image/12?size=640.")
@@ -201,7 +201,7 @@ def _file(name: str, cache: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 async def on_error(request: Request, error: Exception) -> Response:
-    """An error reply of one sentence with its status; unexpected errors are logged and give status 500."""
+    """Returns an error reply with a status and one sentence; unexpected errors are logged and get status 500."""
     if isinstance(error, HTTPException):
         plain = {404: f"There is nothing at {request.url.path[:80]}.", 405: f"{request.method} is not allowed here."}
         is_bare = error.detail in ("Not Found", "Method Not Allowed")
@@ -212,6 +212,6 @@ async def on_error(request: Request, error: Exception) -> Response:
         return error_response(request, 503, str(error))
     if isinstance(error, RarefishError):
         return error_response(request, 422, str(error))
-    answer = error_response(request, 500, "Something went wrong in the server; see its log.")
+    answer = error_response(request, 500, "Something went wrong on the server; see its log.")
     answer.headers.update(HEADERS)  # this reply does not pass through `guard`
     return answer

@@ -27,7 +27,7 @@ function canvas(width, height, title) {
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 export const percent = (share, digits = 0) => (isNumber(share) ? `${(100 * share).toFixed(digits)} %` : "–");
 
-// Round steps up to `top`: 0, 200, 400 …
+// Returns round tick values up to `top`: 0, 200, 400 …
 function ticks(top, about = 5) {
   const rough = Math.max(top, 1e-9) / about;
   const size = 10 ** Math.floor(Math.log10(rough));
@@ -35,7 +35,7 @@ function ticks(top, about = 5) {
   return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, place) => place * step);
 }
 
-// Lines over labels spent, 0 to 100 %; `lines` are {name, kind, values}, with null for missing values.
+// Draws lines against the labels spent, from 0 to 100 %; `lines` are {name, kind, values}, with null for missing values.
 export function drawCurve(spent, lines, title, width) {
   const height = 300, left = 48, right = 26, top = 12, bottom = 44;
   const svg = canvas(width, height, title);
@@ -47,7 +47,7 @@ export function drawCurve(spent, lines, title, width) {
     svg.append(draw("text", { x: left - 8, y: y(share) + 4, class: "tick end" }, percent(share)));
   }
   for (const value of ticks(most, width < 500 ? 4 : 8)) svg.append(draw("text", { x: x(value), y: height - bottom + 20, class: "tick middle" }, value.toLocaleString("en")));
-  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 6, class: "tick middle" }, "labels bought"));
+  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 6, class: "tick middle" }, "labels"));
   for (const { name, kind, values } of lines) {
     const points = spent.map((at, place) => [x(at), y(values[place]), values[place]]).filter(([, , value]) => isNumber(value));
     svg.append(draw("polyline", { points: points.map(([a, b]) => `${a.toFixed(1)},${b.toFixed(1)}`).join(" "), class: `line ${kind}` }));
@@ -60,7 +60,7 @@ export function drawCurve(spent, lines, title, width) {
   return svg;
 }
 
-// Horizontal bars; rows are [name, [values]] with one bar per series; `write` formats a value.
+// Draws horizontal bars; rows are [name, [values]] with one bar per series; `write` formats a value.
 export function drawBars(rows, series, title, write, width) {
   const name = Math.min(150, width * 0.34), right = 64, thick = series.length > 1 ? 12 : 15, gap = 3;
   const step = series.length * (thick + gap) + 8;
@@ -76,7 +76,7 @@ export function drawBars(rows, series, title, write, width) {
       const at = top + place * (thick + gap);
       const long = isNumber(value) && value > 0 ? Math.max(1, (value / most) * (width - name - right)) : 0;
       svg.append(draw("rect", { x: name, y: at, width: long, height: thick, rx: 2, class: `bar ${series[place]}` }));
-      svg.append(draw("text", { x: name + long + 6, y: at + thick / 2 + 4, class: "tick" }, isNumber(value) ? write(value) : "not known"));
+      svg.append(draw("text", { x: name + long + 6, y: at + thick / 2 + 4, class: "tick" }, isNumber(value) ? write(value) : "unknown"));
     });
   });
   return svg;
@@ -92,12 +92,12 @@ export function legend(names) {
   return list;
 }
 
-// The same numbers as a collapsed table.
+// Returns the same numbers as a collapsed table.
 export function asTable(caption, heads, rows) {
   const fold = make("details");
   const wide = make("div", undefined, { class: "wide", tabindex: "0", role: "region", "aria-label": caption });
   wide.append(table(caption, heads, rows));
-  fold.append(make("summary", "The numbers as a table"), wide);
+  fold.append(make("summary", "Show the numbers as a table"), wide);
   return fold;
 }
 

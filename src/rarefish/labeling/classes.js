@@ -1,26 +1,27 @@
 // The assignment of keys to classes, and the class search.
 
-// Letters near the left hand first; s, n, u and z are commands.
+// Letters near the left hand come first; s, n, u and z are commands.
 export const LETTERS = [..."qwertadfgxcvbyhjkliopm"];
 export const KEYS = [..."123456789", ...LETTERS];
 export const MOST_SHOWN = 50;
 const LOOSE = 4;
 
-// With few classes, every class has a fixed key. With many, 1 to 9 are the most probable classes of this image.
+// With few classes, every class has a fixed key. With many, 1 to 9 are the most likely classes of the current image.
 export function hasFixedKeys(classes) {
   return classes.length <= KEYS.length;
 }
 
-// [[key, class number], …]; `recent` classes fill up if the model gives fewer than nine.
+// Returns [[key, class number], …]; `recent` classes fill the gaps if the model suggests fewer than nine.
 export function assignKeys(classes, task, recent) {
   if (hasFixedKeys(classes)) return classes.map((_, number) => [KEYS[number], number]);
-  const likely = (task?.chances || []).map(([number]) => number);
+  const likely = (task?.probabilities || []).map(([number]) => number);
   if (task?.guess !== null && task?.guess !== undefined) likely.push(task.guess);
   const numbers = [...new Set([...likely, ...recent])].filter((number) => classes[number] !== undefined);
   return numbers.slice(0, 9).map((number, place) => [KEYS[place], number]);
 }
 
-// Class numbers that match the text, best first: whole name, its start, a word's start, inside, letters in order.
+// Returns the numbers of the classes that match the text, best first: whole name, its start, a word's start, inside,
+// letters in order.
 export function search(classes, typed) {
   const query = fold(typed.trim());
   if (!query) return [];
@@ -30,7 +31,7 @@ export function search(classes, typed) {
     if (grade <= LOOSE) found.push([grade, name.length, number]);
   });
   found.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2]);
-  const isLoose = found.every(([grade]) => grade === LOOSE); // letters in order only if nothing matches better
+  const isLoose = found.every(([grade]) => grade === LOOSE); // match letters in order only if nothing matches better
   return found.filter(([grade]) => isLoose || grade < LOOSE).map(([, , number]) => number);
 }
 
@@ -52,13 +53,13 @@ function fold(text) {
   return text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
 }
 
-// A combobox over the classes: typing filters, arrows choose, Enter answers.
+// A combobox of classes: typing filters, arrow keys select, Enter answers.
 export class Search {
   constructor(input, list, count, onChoose) {
     Object.assign(this, { input, list, count, onChoose, classes: [], found: [], at: 0 });
     input.addEventListener("input", () => this.show());
     input.addEventListener("keydown", (event) => this.key(event));
-    list.addEventListener("mousedown", (event) => event.preventDefault()); // the focus stays in the field
+    list.addEventListener("mousedown", (event) => event.preventDefault()); // keeps the focus in the field
     list.addEventListener("click", (event) => {
       const row = event.target.closest("[data-class]");
       if (row) this.choose(Number(row.dataset.class));
@@ -74,7 +75,7 @@ export class Search {
     this.list.hidden = !shown.length;
     this.count.hidden = !isTyped;
     const more = this.found.length - shown.length;
-    this.count.textContent = this.found.length ? `${this.found.length} of ${this.classes.length.toLocaleString("en")} classes${more > 0 ? `; the first ${shown.length} are shown` : ""}` : "No class has this in its name.";
+    this.count.textContent = this.found.length ? `${this.found.length} of ${this.classes.length.toLocaleString("en")} classes${more > 0 ? `; the first ${shown.length} are shown` : ""}` : "No class name contains this text.";
     this.input.setAttribute("aria-expanded", String(Boolean(shown.length)));
     this.mark();
   }

@@ -1,8 +1,8 @@
 """The labeling server's connections: time limits for each, a bounded number of them, and a log without repetitions.
 
-By default uvicorn waits without limit for the head of a request and accepts connections until no file can be opened.
-Here a connection that takes too long is closed. If there are too many, the one that has waited longest for a request is
-closed; a connection whose request is being answered stays open.
+By default, uvicorn waits indefinitely for the head of a request and accepts connections until it runs out of file
+descriptors. Here, a connection that takes too long is closed. If there are too many, the one that has been waiting
+longest for a request is closed; a connection whose request is being answered stays open.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 10.0
-"""A request's first line and headers must come within this time."""
+"""A request's first line and headers must arrive within this time."""
 KEEP_ALIVE_S = 5
-"""A connection without a new request is closed after this time."""
+"""An idle connection is closed after this time."""
 REQUEST_S = 120.0
-"""A request must be read and its reply received within this time."""
+"""A request must be read, and its reply received, within this time."""
 SHUTDOWN_S = 12
-"""Requests in progress may take this long when the server stops, slightly longer than a body may take to arrive."""
+"""How long requests in progress may take when the server stops: slightly longer than a body may take to arrive."""
 MOST_CONNECTIONS = 1000
 RESERVED_FILES = 200
-"""File descriptors kept for SQLite, images, and connections that are accepted before others are closed."""
+"""File descriptors reserved for SQLite, images, and connections that are accepted before others are closed."""
 ACCEPTED_AT_ONCE = 16
-"""Connections that asyncio accepts before it does anything else."""
+"""How many connections asyncio accepts before it does anything else."""
 QUEUE = 2048
-"""Connections that the kernel queues until they are accepted."""
+"""How many connections the kernel queues until they are accepted."""
 QUIET_S = 10.0
-"""The same message is logged at most once in this time."""
+"""The same message is logged at most once in this many seconds."""
 OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -43,13 +43,13 @@ class Connection(H11Protocol):
     """A uvicorn connection with a time limit for each phase of a request."""
 
     since = 0.0
-    """When it began to wait for a request."""
+    """When the connection began to wait for a request."""
     _limit: asyncio.TimerHandle | None = None
     _is_reading_head = True
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request is being read or answered."""
+        """Whether the connection is idle: no request is being read or answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -70,18 +70,18 @@ class Connection(H11Protocol):
         if was_waiting and not self.is_waiting:
             self._is_reading_head = False
             self._allow(REQUEST_S)
-        elif self.is_waiting and not self._is_reading_head:  # the first bytes of a further request
+        elif self.is_waiting and not self._is_reading_head:  # the first bytes of another request
             self._is_reading_head = True
             self._allow(HEAD_S)
 
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
         self._is_reading_head = False
-        self._allow(REQUEST_S)  # for the reply to be received, or for a request that has already arrived
+        self._allow(REQUEST_S)  # time to receive the reply, or to process a request that has already arrived
         super().on_response_complete()
 
     def _allow(self, seconds: float) -> None:
-        """Closes the connection after this time, unless a new limit is set earlier."""
+        """Closes the connection after this time, unless a new limit is set before."""
         if self._limit is not None:
             self._limit.cancel()
         self._limit = self.loop.call_later(seconds, self.transport.abort)
@@ -90,12 +90,12 @@ class Connection(H11Protocol):
         others = [one for one in self.connections if isinstance(one, Connection) and one is not self and one.is_waiting]
         if others:
             oldest = min(others, key=lambda one: one.since)
-            self.connections.discard(oldest)  # uvicorn does so slightly later; it must not be chosen twice
+            self.connections.discard(oldest)  # uvicorn does so later, but this one must not be chosen again
             oldest.transport.abort()
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that accepts a few connections at a time while the kernel queues many."""
+    """A uvicorn server that accepts a few connections at a time while the kernel queues the others."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(_log_loop_error)
@@ -105,7 +105,7 @@ class Server(uvicorn.Server):
 
 
 class OncePerMessage(logging.Filter):
-    """Logs a repeated message only once in a while, with the number left out; tracebacks are always logged."""
+    """Logs a repeated message once in a while, with the number of omitted ones; tracebacks are always logged."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class OncePerMessage(logging.Filter):
 
 
 def make_server(app: ASGIApp) -> Server:
-    """A server for as many connections as the limit of open files allows."""
+    """Returns a server for as many connections as the limit on open files allows."""
     return Server(
         uvicorn.Config(
             app,
@@ -147,7 +147,7 @@ def make_server(app: ASGIApp) -> Server:
 
 
 def make_room() -> int:
-    """Raises this process's limit of open files as far as possible; returns how many connections it allows."""
+    """Raises this process's limit on open files as far as possible; returns how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_CONNECTIONS + RESERVED_FILES
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -159,7 +159,7 @@ def make_room() -> int:
 
 @contextmanager
 def short_log() -> Iterator[None]:
-    """Within the block, the loggers of uvicorn and asyncio do not repeat messages."""
+    """Prevents the loggers of uvicorn and asyncio from repeating messages within the block."""
     once = OncePerMessage()
     loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio")]
     for logger in loggers:
@@ -174,6 +174,6 @@ def short_log() -> Iterator[None]:
 def _log_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     error, logger = context.get("exception"), logging.getLogger("uvicorn.error")
     if isinstance(error, OSError) and error.errno in OUT_OF_FILES:
-        logger.error("No connection can be accepted: %s. The server tries again.", error.strerror)
+        logger.error("Cannot accept connections: %s. Trying again.", error.strerror)
     else:
         loop.default_exception_handler(context)

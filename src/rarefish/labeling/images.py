@@ -1,4 +1,4 @@
-"""Images for the labeling page: indexed files, checked and encoded anew at a bounded size."""
+"""Images for the labeling page: indexed files that are checked and re-encoded at a limited size."""
 
 import os
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from rarefish.workspace.indexed_files import IndexedFile, find_shown, read_index
 from rarefish.workspace.store import Store
 
 SIZES = (160, 320, 640, 1280, 2560)
-"""Longest sides in pixels at which images are encoded; a requested size is rounded up to one of them."""
+"""Pixels on the longest side of encoded images; requested sizes are rounded up to one of these."""
 SMALL = 320
-"""Images up to this size are sent as PNG, without loss."""
+"""Images up to this size are sent losslessly, as PNG."""
 QUALITY = 88
 
 
@@ -27,20 +27,20 @@ class EncodedImage:
 
 
 def round_up(size: int) -> int:
-    """The smallest available size that is at least `size`, or the largest one."""
+    """Returns the smallest available size that is at least `size`, or the largest one."""
     return next((available for available in SIZES if available >= size), SIZES[-1])
 
 
 def find(store: Store, image: int) -> IndexedFile:
-    """The file of a picked or validation image; any other id is answered with status 404."""
+    """Returns the file of a picked or validation image; replies to any other id with status 404."""
     found = find_shown(store, image)
     if found is None:
-        raise HTTPException(404, f"There is no image {image} to show.")
+        raise HTTPException(404, f"There is no image {image} that can be shown.")
     return found
 
 
 def encode(file: IndexedFile, size: int) -> EncodedImage:
-    """The image with a longest side of at most `size`, as JPEG or PNG without the file's metadata."""
+    """Returns the image with a longest side of at most `size`, as JPEG or PNG without the file's metadata."""
     content = read(file)
     try:
         picture = open_picture(BytesIO(content), "The image file")
@@ -55,14 +55,14 @@ def encode(file: IndexedFile, size: int) -> EncodedImage:
 
 
 def read(file: IndexedFile) -> bytes:
-    """The file's content; a missing or changed file is answered with an error status."""
+    """Returns the file's content; replies with an error status if it is missing or has changed."""
     try:
         content = read_indexed(file.path, file.num_bytes, file.hash)
     except OSError as error:
         reason = error.strerror or "it cannot be read"
-        raise HTTPException(404, f"The image file is gone ({reason}). Put it back, or answer unsure.") from error
+        raise HTTPException(404, f"The image file is missing ({reason}). Restore it, or answer unsure.") from error
     if content is None and not os.path.isfile(file.path):
         raise HTTPException(422, "The image is no longer a regular file. Answer unsure, or skip it.")
     if content is None:
-        raise HTTPException(409, "The image file was changed after it was indexed. Put it back, or answer unsure.")
+        raise HTTPException(409, "The image file has changed since it was indexed. Restore it, or answer unsure.")
     return content

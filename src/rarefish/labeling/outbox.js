@@ -1,17 +1,17 @@
 // The queue of answers: sent one after another and kept in the browser until the server confirms them.
-// Each has a ticket, so that an answer sent twice becomes one label.
+// Each answer has a ticket, so that one sent twice becomes a single label.
 
 const PATIENCE_MS = 15000;
 const FIRST_WAIT_MS = 300;
 const LONGEST_WAIT_MS = 5000;
 
 export function makeTicket() {
-  if (globalThis.crypto?.randomUUID) return crypto.randomUUID(); // only on https and localhost
+  if (globalThis.crypto?.randomUUID) return crypto.randomUUID(); // available only on https and localhost
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-// An error reply. `isOurs` says whether the server of this workspace gave it.
+// An error reply. `isOurs` says whether it came from the server of this workspace.
 export class Refusal extends Error {
   constructor(status, sentence, isOurs = false) {
     super(sentence);
@@ -21,8 +21,8 @@ export class Refusal extends Error {
 
 let home = null; // the workspace of the first reply; this page belongs to it
 
-// The server's reply. Throws a Refusal if the server returns an error or if the reply is not from this workspace's server,
-// and a TypeError or AbortError if nothing replies.
+// Returns the server's reply. Throws a Refusal if the server returns an error or if the reply is not from the server of
+// this workspace, and a TypeError or AbortError if there is no reply.
 export async function ask(path, body) {
   const end = new AbortController();
   const timer = setTimeout(() => end.abort(), PATIENCE_MS);
@@ -33,7 +33,7 @@ export async function ask(path, body) {
     const said = await reply.json().catch(() => null);
     const workspace = said?.workspace;
     if (typeof workspace !== "string") throw unconfirmed(reply.status);
-    if (workspace !== (home ?? workspace)) throw new Refusal(reply.status, "The server at this address belongs to another workspace. Start the server of this one again, or load the page again to label the other.");
+    if (workspace !== (home ?? workspace)) throw new Refusal(reply.status, "The server at this address belongs to another workspace. Restart the server of this workspace, or reload the page to label the other one.");
     if (!reply.ok) throw new Refusal(reply.status, said.error || `The server replied with status ${reply.status}.`, true);
     home = workspace;
     return said;
@@ -44,23 +44,23 @@ export async function ask(path, body) {
 
 function unconfirmed(status) {
   const what = status ? `with status ${status}` : "with a redirect";
-  return new Refusal(status, `The request was not confirmed by this workspace’s server: something else replied at this address, ${what}. Start the server again, or log in to the proxy in front of it.`);
+  return new Refusal(status, `The request was not confirmed by this workspace’s server: something else at this address replied ${what}. Restart the server, or log in to the proxy in front of it.`);
 }
 
-// Whether the reply confirms this answer or undo, and for an answer the id of its label.
+// Returns whether the reply confirms this answer or undo; for an answer, it must contain the id of the label.
 function isConfirmed(said, { path, body }) {
   return said.ticket === body.ticket && (path !== "/api/answer" || Number.isInteger(said.label));
 }
 
-// Whether a retry is useless, which only the server of this workspace can say. Anything else may be temporary:
-// no network, a busy or restarted server, a new token, a login page in between.
+// Returns whether a retry is useless, which only the server of this workspace can say. Any other failure may be
+// temporary: no network, a busy or restarted server, a new token, a login page in between.
 export function isFinal(error) {
   return error instanceof Refusal && error.isOurs && [400, 404, 405, 409, 413, 415, 422].includes(error.status);
 }
 
 export class Outbox {
-  // `told` is called with {waiting, error} whenever that changes; entries are {path, body}. With a personal link only
-  // the answers of its owner, `who`, can be sent; those of others stay in the browser until their link is opened.
+  // `told` is called with {waiting, error} whenever these change; entries are {path, body}. A personal link can only
+  // send the answers of its owner, `who`; answers of other people stay in the browser until their link is opened.
   constructor(workspace, told, who = null) {
     this.who = who;
     this.prefix = `rarefish.${workspace}.send.`;
@@ -75,7 +75,7 @@ export class Outbox {
     });
   }
 
-  // Entries that an earlier page could not send before it was closed.
+  // Loads the entries that an earlier page could not send before it was closed.
   leftovers() {
     const keys = Object.keys(localStorageOrNone()).filter((key) => key.startsWith(this.prefix)).sort();
     return keys.flatMap((key) => {
@@ -88,12 +88,12 @@ export class Outbox {
     });
   }
 
-  // Images whose answers the server may not have received yet.
+  // Returns the images whose answers the server may not have received yet.
   images() {
     return this.entries.map((entry) => entry.body.image).filter((image) => image !== undefined);
   }
 
-  // Resolves to the server's reply; rejects if the server refuses the entry permanently.
+  // Resolves to the server's reply; rejects if the server permanently refuses the entry.
   send(path, body) {
     return new Promise((resolve, reject) => {
       const key = `${this.prefix}${String(Date.now()).padStart(15, "0")}.${String((this.count = (this.count || 0) + 1)).padStart(6, "0")}`;
@@ -101,7 +101,7 @@ export class Outbox {
       try {
         localStorage.setItem(key, JSON.stringify({ path, body }));
       } catch {
-        entry.isKept = false; // the page then asks before it is closed
+        entry.isKept = false; // the page then asks for confirmation before it is closed
       }
       this.entries.push(entry);
       this.run();
@@ -143,7 +143,7 @@ export class Outbox {
     try {
       localStorage.removeItem(entry.key);
     } catch {
-      // it was never kept
+      // it was never stored
     }
     if (this.error || !this.entries.length) this.told({ waiting: this.entries.length, error: (this.error = null) });
   }
@@ -157,7 +157,7 @@ function localStorageOrNone() {
   }
 }
 
-// A value stored in this browser; null if it cannot be stored.
+// Stores a value, if given, and returns the value stored in this browser; null if there is none.
 export function remember(name, value) {
   try {
     if (value !== undefined) localStorage.setItem(`rarefish.${name}`, value);

@@ -1,9 +1,9 @@
-// The labeling page: turns keys and buttons into answers. It shows the next image at once; the outbox sends the answers.
+// The labeling page: turns keys and buttons into answers. It shows the next image immediately; the outbox sends answers.
 
 import { Search, hasFixedKeys } from "/static/classes.js";
 import { listenToKeys } from "/static/keys.js";
 import { Outbox, Refusal, ask, isFinal, remember } from "/static/outbox.js";
-import { drawSplit } from "/static/split.js";
+import { drawDisagreements } from "/static/disagreements.js";
 import { Tasks } from "/static/tasks.js";
 import { $, describe, drawClasses, drawProgress, drawTask, nameAnswer, number } from "/static/view.js";
 import { Stage } from "/static/zoom.js";
@@ -29,7 +29,7 @@ async function start() {
   complain(null);
   state.classes = search.classes = state.work.classes;
   document.body.classList.toggle("many", !hasFixedKeys(state.classes));
-  if (!hasFixedKeys(state.classes)) $("help-classes").textContent = "1 to 9 answer with the most probable classes of this image, as shown beside the keys";
+  if (!hasFixedKeys(state.classes)) $("help-classes").textContent = "1 to 9 answer with the most likely classes of this image, as shown next to the keys";
   const proven = state.work.is_proven ? state.work.person : null;
   state.outbox = new Outbox(state.work.workspace, onOutbox, proven);
   state.outbox.run();
@@ -48,14 +48,14 @@ function askName() {
 function begin(who) {
   state.tasks?.close();
   $("who").textContent = who;
-  $("who").setAttribute("aria-label", state.work.is_proven ? `You label as ${who}` : `${who}: change the name`);
-  $("who").title = state.work.is_proven ? "Your link says who you are" : "Change the name";
+  $("who").setAttribute("aria-label", state.work.is_proven ? `You are labeling as ${who}` : `${who}: change the name`);
+  $("who").title = state.work.is_proven ? "Your name is part of your link" : "Change the name";
   const size = Math.ceil(Math.max($("stage").offsetWidth, $("stage").offsetHeight) * Math.min(devicePixelRatio, 2));
   const given = { workspace: state.work.workspace, who, outbox: state.outbox, size, changed: show, failed: complain };
   state.tasks = new Tasks(given);
   state.tasks.fill();
   lookAhead();
-  if (location.hash === "#split") changeView();
+  if (location.hash === "#disagreements") changeView();
 }
 
 // Updates the progress; if no task is left, also checks for new ones.
@@ -78,10 +78,10 @@ async function refresh() {
 
 function show(said = "") {
   const task = state.tasks.current;
-  const isSplit = location.hash === "#split";
-  $("work").hidden = isSplit || !task;
-  $("done").hidden = isSplit || Boolean(task);
-  $("split").hidden = !isSplit;
+  const showsDisagreements = location.hash === "#disagreements";
+  $("work").hidden = showsDisagreements || !task;
+  $("done").hidden = showsDisagreements || Boolean(task);
+  $("disagreements").hidden = !showsDisagreements;
   if (!task) {
     showDone(said);
     return;
@@ -95,14 +95,14 @@ function show(said = "") {
     state.keys = drawClasses(state.classes, task, state.recent);
     stage.set(1);
   }
-  if (!isSplit) announce(`${said} ${describe(task, state.classes)}`);
+  if (!showsDisagreements) announce(`${said} ${describe(task, state.classes)}`);
 }
 
 function showDone(said) {
   const { asked, open, own } = state.work.progress;
-  const others = open ? `${number(open)} image${open === 1 ? " is" : "s are"} still with other people, or wait for one more. This page looks again by itself.` : `All ${number(asked)} images are answered, ${number(own)} by you. Train on the new labels, then choose the next images.`;
+  const others = open ? `${number(open)} image${open === 1 ? " is" : "s are"} still being labeled by other people or need another answer. This page updates automatically.` : `All ${number(asked)} images are answered, ${number(own)} by you. Train on the new labels, then select the next images.`;
   const onTheWay = state.tasks.hasFailed ? "The server does not respond; this page tries again automatically." : "Loading the next images.";
-  const [title, text] = state.tasks.isWaiting ? ["One moment", onTheWay] : ["Nothing left to ask", others];
+  const [title, text] = state.tasks.isWaiting ? ["One moment", onTheWay] : ["Nothing left to label", others];
   state.shown = null;
   if ($("done-text").textContent !== text || said) announce(`${said} ${title}. ${text}`);
   $("done-title").textContent = title;
@@ -126,10 +126,10 @@ function showImage(task, address = state.tasks.address(task.image)) {
   image.src = address;
 }
 
-// An image must be loaded before it can be answered, unless it can never be loaded.
+// An image must be loaded before it can be labeled, unless it can never be loaded.
 const isSeen = () => state.isBad || ($("image").complete && $("image").naturalWidth > 0);
 
-// Replaces the image with the largest size once that is loaded.
+// Replaces the image with a larger version once it is loaded.
 function sharpen() {
   const task = state.shown;
   if (!task || state.isBad || !isSeen() || task.isSharp || Math.max($("image").naturalWidth, $("image").naturalHeight) < 640) return;
@@ -152,12 +152,12 @@ function answer(kind, number = null) {
   $("last").textContent = name;
   const seconds = Math.round(10 * (state.clock + (state.since === null ? 0 : performance.now() - state.since)) / 1000) / 10;
   const sent = tasks.answer(kind, number, seconds, `${name}.`);
-  if (task.isAgain) location.hash = "#split";
-  sent.then(() => onSent(task), (error) => complain(error, `The answer on image ${task.image} was not taken. `));
+  if (task.isAgain) location.hash = "#disagreements";
+  sent.then(() => onSent(task), (error) => complain(error, `The answer for image ${task.image} was not saved. `));
 }
 
 function onSent(task) {
-  if (task.isAgain && location.hash === "#split") openSplit();
+  if (task.isAgain && location.hash === "#disagreements") openDisagreements();
   clearTimeout(state.soon);
   state.soon = setTimeout(refresh, 400);
 }
@@ -176,17 +176,17 @@ async function undo() {
 }
 
 function changeView() {
-  const isSplit = location.hash === "#split";
-  const [here, there] = isSplit ? ["to-split", "to-label"] : ["to-label", "to-split"];
+  const showsDisagreements = location.hash === "#disagreements";
+  const [here, there] = showsDisagreements ? ["to-disagreements", "to-label"] : ["to-label", "to-disagreements"];
   $(here).setAttribute("aria-current", "page");
   $(there).removeAttribute("aria-current");
   if (state.tasks) show();
-  if (isSplit) openSplit();
+  if (showsDisagreements) openDisagreements();
 }
 
-async function openSplit() {
+async function openDisagreements() {
   try {
-    await drawSplit(state.classes, (task) => {
+    await drawDisagreements(state.classes, (task) => {
       location.hash = "";
       state.tasks.show({ ...task, isOwn: true, isAgain: true });
       $("work").focus();
@@ -197,7 +197,7 @@ async function openSplit() {
 }
 
 function onOutbox({ waiting, error }) {
-  const kept = waiting ? ` ${waiting} answer${waiting === 1 ? " is" : "s are"} kept in this browser and sent as soon as possible.` : "";
+  const kept = waiting ? ` ${waiting} answer${waiting === 1 ? " is" : "s are"} kept in this browser and will be sent as soon as possible.` : "";
   complain(error, "", kept);
   if (!waiting && state.tasks && !state.tasks.current) state.tasks.fill();
 }
@@ -208,7 +208,7 @@ function complain(error, before = "", after = "") {
     if (performance.now() > state.readUntil) place.hidden = true;
     return;
   }
-  if (isFinal(error)) state.readUntil = performance.now() + READ_MS; // a refused answer must not go unread
+  if (isFinal(error)) state.readUntil = performance.now() + READ_MS; // the message about a refused answer must not go unread
   const isLost = !(error instanceof Refusal);
   const text = `${before}${isLost ? "The server cannot be reached." : error.message}${after}`;
   if (place.textContent !== text || place.hidden) place.textContent = text;
@@ -230,7 +230,7 @@ document.addEventListener("click", (event) => {
 document.addEventListener("visibilitychange", () => {
   if (document.hidden && state.since !== null) state.clock += performance.now() - state.since;
   state.since = document.hidden ? null : performance.now();
-  if (!document.hidden) state.tasks?.fill(true); // leases may have run out meanwhile
+  if (!document.hidden) state.tasks?.fill(true); // leases may have expired in the meantime
 });
 addEventListener("hashchange", changeView);
 $("larger").addEventListener("click", () => stage.step(1));

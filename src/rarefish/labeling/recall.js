@@ -1,4 +1,5 @@
-// Recall of each class, first and last training: a sortable table with a small chart per row, for up to 1,000 classes.
+// Recall of each class after the first and the last training run: a sortable table with a small chart per row, for up to
+// 1,000 classes.
 
 import { isNumber, make, percent } from "/static/charts.js";
 
@@ -76,7 +77,7 @@ function drawRow(row) {
 
 function emptyRow() {
   const line = make("tr");
-  line.append(make("td", "No class has this in its name.", { colspan: "6", class: "left" }));
+  line.append(make("td", "No class name contains this text.", { colspan: "6", class: "left" }));
   return line;
 }
 

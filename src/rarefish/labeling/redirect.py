@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LASTS_S = 60.0
-"""Seconds for a browser to start and read the file."""
+"""Seconds that a browser has to start and read the file."""
 
 
 @contextmanager

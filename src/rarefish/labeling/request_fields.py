@@ -1,4 +1,4 @@
-"""Validates the fields of requests: each has the right type and size, or the reply says which one does not."""
+"""Validation of request fields: if a field has the wrong type or size, the reply names it."""
 
 import asyncio
 import json
@@ -21,14 +21,14 @@ TICKET = re.compile(r"[A-Za-z0-9_-]{8,64}")
 
 
 async def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object in a request; reads no more than the limit, whatever Content-Length says."""
+    """Returns the JSON object in a request; reads no more than the limit, regardless of Content-Length."""
     body = bytearray()
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > MOST_BODY_BYTES:
-                    raise HTTPException(413, f"The body is too large; at most {MOST_BODY_BYTES:,} bytes are read.")
+                    raise HTTPException(413, f"The body is too large; the limit is {MOST_BODY_BYTES:,} bytes.")
         found = json.loads(bytes(body), parse_constant=_no_number)
     except TimeoutError as error:
         raise HTTPException(408, f"The body did not arrive within {PATIENCE_S} seconds.") from error
@@ -42,7 +42,7 @@ async def read_body(request: Request) -> dict[str, Any]:
 
 
 def integer(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: int | None = None) -> int:
-    """An integer field from 0 to `most`."""
+    """Returns an integer field from 0 to `most`."""
     value = body.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise HTTPException(422, f"'{name}' must be an integer from 0 to {most}, not {_show(value)}.")
@@ -50,12 +50,12 @@ def integer(body: dict[str, Any], name: str, most: int = MOST_NUMBER, default: i
 
 
 def optional_integer(body: dict[str, Any], name: str) -> int | None:
-    """An integer field, or None where it is null or missing."""
+    """Returns an integer field, or None if it is null or missing."""
     return None if body.get(name) is None else integer(body, name)
 
 
 def text(body: dict[str, Any], name: str) -> str:
-    """A string field."""
+    """Returns a string field."""
     value = body.get(name)
     if not isinstance(value, str):
         raise HTTPException(422, f"'{name}' must be a string, not {_show(value)}.")
@@ -63,12 +63,12 @@ def text(body: dict[str, Any], name: str) -> str:
 
 
 def person(name: str) -> str:
-    """A person's name in normal form, so that names typed with different code points or spaces are equal."""
+    """Returns a person's name in normal form, so that different code points or spaces do not make different people."""
     return unicodedata.normalize("NFC", " ".join(name.split()) if name.isprintable() else name)
 
 
 def ticket(body: dict[str, Any]) -> str:
-    """The ticket, by which a repeated request is recognized."""
+    """Returns the ticket, which identifies a repeated request."""
     value = text(body, "ticket")
     if not TICKET.fullmatch(value):
         raise HTTPException(422, "'ticket' must have 8 to 64 letters, digits, '-' or '_'.")
@@ -76,16 +76,16 @@ def ticket(body: dict[str, Any]) -> str:
 
 
 def seconds(body: dict[str, Any]) -> float | None:
-    """How long the answer took, or None."""
+    """Returns how long the answer took, or None."""
     value = body.get("seconds")
     is_time = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e7
     if value is not None and not (is_time and math.isfinite(value)):
-        raise HTTPException(422, f"'seconds' must be a number of seconds or be left out, not {_show(value)}.")
+        raise HTTPException(422, f"'seconds' must be a number or be left out, not {_show(value)}.")
     return None if value is None else float(value)
 
 
 def images(body: dict[str, Any], name: str) -> tuple[int, ...]:
-    """A field with a list of image ids."""
+    """Returns a field with a list of image ids."""
     value = body.get(name, [])
     if not isinstance(value, list) or len(value) > MOST_HELD:
         raise HTTPException(422, f"'{name}' must be a list of at most {MOST_HELD} images.")

@@ -1,7 +1,7 @@
-"""Checks every request before it is handled: host, token, origin, content type and size of its body.
+"""Checks of every request before it is handled: host, token, origin, content type and body size.
 
-Only people with a link may use the page. Other sites in the same browser, host names that point to this machine (DNS
-rebinding) and other users of the machine are refused.
+Only people with a link may use the page. Requests from other sites in the same browser, for other host names that point
+to this machine (DNS rebinding), and by other users of the machine are rejected.
 """
 
 import ipaddress
@@ -27,17 +27,17 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 BODY_UNREAD = (408, 413)
-"""After these statuses the connection is closed, because the rest of the body was not read."""
-NO_TOKEN = "Open the address that `rarefish label` printed when it started: it has the token that this page asks for."
-# After a link on another site is followed, the browser omits the cookie; when our own page reloads, it sends it.
+"""The connection is closed after these statuses, because the rest of the body was not read."""
+NO_TOKEN = "Open the address that `rarefish label` printed when it started: it contains the token for this page."
+# When the user follows a link from another site, the browser omits the cookie. When our page reloads, it sends it.
 AGAIN = '<!doctype html><title>rarefish</title><meta http-equiv="refresh" content="0">' + NO_TOKEN
 
 
-TOO_MANY = "Too many wrong tokens came from this address. Wait a few seconds, then open the link again."
+TOO_MANY = "Too many wrong tokens from this address. Wait a few seconds, then open the link again."
 
 
 def guard(app: ASGIApp, keys: Keys, hosts: frozenset[str]) -> ASGIApp:
-    """Wraps the app in these checks; a refused request never reaches it."""
+    """Returns the app wrapped in these checks; a rejected request never reaches it."""
     wrong = WrongTokens()
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +51,7 @@ def guard(app: ASGIApp, keys: Keys, hosts: frozenset[str]) -> ASGIApp:
 
 
 def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongTokens) -> Response | None:
-    """The reply to a refused request; None if it may pass, with its link's owner in `request.state.person`."""
+    """Returns the reply to a rejected request. Returns None if it may pass, and sets `request.state.person`."""
     host = host_name(request.headers.get("host", ""))
     if not is_known(host, hosts):
         return error_response(
@@ -77,7 +77,7 @@ def refuse(request: Request, keys: Keys, hosts: frozenset[str], wrong: WrongToke
 
 
 def _person(request: Request, token: str, keys: Keys, wrong: WrongTokens) -> str | Response:
-    """The owner of a token, or a refusal. An address that has sent many wrong tokens must wait."""
+    """Returns the owner of a token, or an error reply. An address that has sent many wrong tokens must wait."""
     address = request.client.host if request.client else ""
     if wrong.are_too_many(address):
         answer = error_response(request, 429, TOO_MANY)
@@ -91,7 +91,7 @@ def _person(request: Request, token: str, keys: Keys, wrong: WrongTokens) -> str
 
 
 def netloc_of(origin: str) -> str:
-    """Host and port of an origin; empty if it is not a valid one."""
+    """Returns the host and port of an origin, or an empty text if it is not valid."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
@@ -103,9 +103,7 @@ def _refuse_post(request: Request) -> Response | None:
     origin = headers.get("origin")
     is_ours = origin is None or netloc_of(origin) == headers.get("host", "").lower()
     if not is_ours or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return error_response(
-            request, 403, "Only this server's own pages may write; this request came from another site."
-        )
+        return error_response(request, 403, "Only pages of this server may write; this request came from another site.")
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         return error_response(request, 415, "Send JSON, with the header Content-Type: application/json.")
     length = headers.get("content-length", "0")
@@ -117,9 +115,9 @@ def _refuse_post(request: Request) -> Response | None:
 
 
 def error_response(request: Request, status: int, sentence: str) -> Response:
-    """An error reply of one sentence: JSON for API requests, else plain text.
+    """Returns an error reply of one sentence, as JSON for API requests and otherwise as plain text.
 
-    The JSON has the workspace's identity, so that the page can tell this server's refusal from another server's.
+    The JSON contains the workspace's identity, so that the page can tell this server's errors from another server's.
     """
     if request.url.path.startswith(("/api/", "/image/")):
         return JSONResponse({"error": sentence, "workspace": request.app.state.api.identity}, status)
@@ -127,18 +125,18 @@ def error_response(request: Request, status: int, sentence: str) -> Response:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port and in lower case."""
+    """Returns the name in a Host header, in lower case and without the port."""
     name, colon, port = host.strip().lower().rpartition(":")
     return name if colon and port.isdigit() else host.strip().lower()
 
 
 def is_known(name: str, hosts: frozenset[str]) -> bool:
-    """Whether the server answers to this name. On all interfaces it accepts any IP address, which cannot be rebound."""
+    """Returns whether the server accepts this name. On all interfaces, it accepts any IP address (no rebinding)."""
     return name in hosts or (bool(hosts & ANY_ADDRESS) and is_address(name))
 
 
 def is_address(name: str) -> bool:
-    """Whether this is an IP address rather than a host name."""
+    """Returns whether the name is an IP address."""
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -147,7 +145,7 @@ def is_address(name: str) -> bool:
 
 
 def _cookie(port: int) -> str:
-    """The cookie's name, with the port, because a browser sends a host's cookies to all of its ports."""
+    """Returns the cookie's name, which includes the port because browsers send a host's cookies to all of its ports."""
     return f"rarefish-{port}"
 
 

@@ -28,7 +28,7 @@ Summary = Callable[[Store], dict[str, Any]]
 
 
 def make_app(store: Store, keys: Keys, hosts: Sequence[str], summary: Summary = bare_summary) -> Starlette:
-    """The ASGI app. `hosts` are the names it answers to; `summary` computes what the dashboard shows."""
+    """Returns the ASGI app. `hosts` are the accepted host names; `summary` computes what the dashboard shows."""
     api = LabelingApi(store, keys.workspace, summary)
 
     @asynccontextmanager
@@ -65,14 +65,14 @@ def serve(
     Args:
         store: The workspace.
         host: The address to listen on.
-        port: The port; 0 takes the workspace's last port if it is free, so that open pages work after a restart.
-        token: The secret that links are made from, random by default. With the same one, open pages work after a
-            restart.
+        port: The port. With 0, the workspace's last port is reused if it is free, so that open pages keep working.
+        token: The secret from which links are made, random by default. With the same token, open pages keep working
+            after a restart.
         allow_remote: Whether `host` may be reachable from other machines.
         on_ready: Called with the links to open, by person.
         summary: Computes what the dashboard shows.
-        names: Further host names of this machine, such as that of a proxy.
-        people: Everyone listed gets a link that proves who labels. Without it, there is one link, of the person
+        names: Additional host names of this machine, such as that of a proxy.
+        people: People who each get a link that proves who is labeling. By default, there is one link, owned by
             ANYBODY, with which anyone can label under any name.
     """
     check_host(host, allow_remote)
@@ -97,10 +97,10 @@ def serve(
 
 @contextmanager
 def orderly_shutdown() -> Iterator[None]:
-    """Within the block, SIGTERM and SIGHUP raise SystemExit, as ctrl+c raises KeyboardInterrupt.
+    """Makes SIGTERM and SIGHUP raise SystemExit within the block, as Ctrl+C raises KeyboardInterrupt.
 
-    By default these signals end the process at once, without any cleanup. While uvicorn runs, it handles SIGTERM first
-    and completes the current requests.
+    By default, these signals end the process immediately and without cleanup. While uvicorn runs, it handles SIGTERM
+    first and completes the current requests.
     """
 
     def leave(number: int, _: FrameType | None) -> None:
@@ -122,27 +122,27 @@ def orderly_shutdown() -> Iterator[None]:
 
 
 def check_host(host: str, allow_remote: bool) -> None:
-    """Raises ArgumentError if other machines can reach this address and that is not allowed."""
+    """Raises ArgumentError if other machines can reach this address without permission."""
     try:
         is_own = ipaddress.ip_address(host).is_loopback
     except ValueError:
         is_own = host == "localhost"
     if not is_own and not allow_remote:
         raise ArgumentError(
-            f"{host} can be reached from other machines, and the connection is not encrypted. Allow remote access, "
-            "or use 127.0.0.1 and an SSH tunnel."
+            f"{host} can be reached from other machines, and the connection is not encrypted. Use 127.0.0.1 and an "
+            "SSH tunnel, or allow remote access with --allow-remote."
         )
 
 
 def known_hosts(host: str, names: Sequence[str] = ()) -> tuple[str, ...]:
-    """The host names under which a browser may reach this server."""
+    """Returns the host names by which a browser may reach this server."""
     own = ("127.0.0.1", "localhost", "::1")
     machine = (socket.gethostname(), socket.getfqdn()) if host in ANY_ADDRESS else ()
     return tuple(dict.fromkeys((host, *own, *machine, *names)))
 
 
 def listen(store: Store, host: str, port: int) -> socket.socket:
-    """A listening socket; connections made before the server runs wait in its queue."""
+    """Returns a listening socket; connections made before the server runs wait in its queue."""
     last = store.settings().get(PORT_SETTING, 0)
     candidates = [port] if port else [last, 0] if isinstance(last, int) and 0 < last < 65536 else [0]
     problem = OSError()
@@ -152,7 +152,7 @@ def listen(store: Store, host: str, port: int) -> socket.socket:
             bound = socket.create_server((host, candidate), family=family, backlog=QUEUE)
             bound.setsockopt(
                 socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-            )  # asyncio does not set it here; without it replies take 40 ms longer
+            )  # asyncio does not set this here; without it, replies take 40 ms longer
             return bound
         except (OSError, OverflowError) as error:
             problem = error

@@ -1,4 +1,4 @@
-// This person's tasks: the one on the screen, the next ones with their images preloaded, and those already answered.
+// The tasks of the annotator: the one on the screen, the next ones with preloaded images, and those already answered.
 
 import { ask, makeTicket } from "/static/outbox.js";
 
@@ -7,7 +7,7 @@ const LOW = 4;
 const RENEW_MS = 120000;
 
 export class Tasks {
-  // `changed` is called when another image is to be shown, `failed` with the error of a request, or null.
+  // `changed` is called when another image must be shown, `failed` with the error of a request or null.
   constructor({ workspace, who, outbox, size, changed, failed }) {
     Object.assign(this, { workspace, who, outbox, size, changed, failed });
     Object.assign(this, { current: null, ahead: [], behind: [], isAsking: false, isTold: false, hasFailed: false, isOver: false, pictures: new Map() });
@@ -23,12 +23,12 @@ export class Tasks {
     return `/image/${image}?size=${size}`;
   }
 
-  // Whether the server's reply to the last answer is still pending.
+  // Returns whether the server's reply to the last answer is still pending.
   get isWaiting() {
     return !this.isTold || this.outbox.images().length > 0;
   }
 
-  // Requests more tasks if few are left. Images on the screen or being sent are not given again.
+  // Requests more tasks if few are left, except for images that are on the screen or being sent.
   async fill(isRenewal = false) {
     if (this.isAsking || this.isOver || (!isRenewal && this.ahead.length >= LOW)) return;
     this.isAsking = true;
@@ -52,7 +52,7 @@ export class Tasks {
     this.ahead.push(...said.tasks.filter((task) => !known.has(task.image)));
     this.ahead.forEach((task) => this.load(task));
     const isLost = this.current && lost.has(this.current.image);
-    if (isLost || !this.current) this.next(isLost ? "This image has been given to someone else in the meantime." : "");
+    if (isLost || !this.current) this.next(isLost ? "This image has been assigned to someone else in the meantime." : "");
   }
 
   load(task) {
@@ -72,7 +72,7 @@ export class Tasks {
     if (this.current) this.fill();
   }
 
-  // Shows this task now; the current one comes after it.
+  // Shows this task now and the current one after it.
   show(task, said = "") {
     if (this.current && this.current.image !== task.image) this.ahead.unshift(this.current);
     this.ahead = this.ahead.filter((other) => other.image !== task.image);
@@ -92,12 +92,12 @@ export class Tasks {
     return sent;
   }
 
-  // Undoes the last answer: immediately on the screen, then on the server, whose reply decides.
+  // Undoes the last answer: immediately on the screen, then on the server, whose reply is final.
   async undo() {
     const last = this.behind.pop();
     if (last) this.show({ ...last, isOwn: true }, "Taken back.");
     const said = await this.outbox.send("/api/undo", { who: this.who, ticket: makeTicket(), workspace: this.workspace });
-    if (!said.task && !last) return "There is nothing to take back.";
+    if (!said.task && !last) return "There is nothing to undo.";
     if (said.task && said.task.image !== last?.image) this.show({ ...said.task, isOwn: true }, "Taken back.");
     return "";
   }

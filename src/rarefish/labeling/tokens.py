@@ -1,7 +1,7 @@
 """Access to the labeling server: a shared token or one per person, signed sessions, and a limit on wrong tokens.
 
-A link contains a token. The browser that opens it gets a session instead: a cookie that is signed for this workspace,
-port and person. Other servers on this machine receive the cookie too, but cannot learn the token from it.
+A link contains a token. The browser that opens it receives a session in exchange: a cookie that is signed for this
+workspace, port and person. Other servers on this machine receive the cookie too, but cannot learn the token from it.
 """
 
 import hmac
@@ -21,11 +21,11 @@ from rarefish.errors import ArgumentError
 SHORTEST = 16
 PLAIN = re.compile(r"[A-Za-z0-9._~-]*")
 SESSION_S = 7 * 24 * 3600
-"""A session ends after this time; then the link must be opened again."""
+"""A session ends after this many seconds; the link must then be opened again."""
 WRONG_AT_ONCE = 30
-"""Wrong tokens that an address may send in a row."""
+"""How many wrong tokens an address may send in a row."""
 WRONG_EVERY_S = 1.0
-"""Seconds after which it may try one more."""
+"""Seconds after which the address may try once more."""
 MOST_ADDRESSES = 1000
 ANYBODY = ""
 """The owner of a shared link."""
@@ -40,18 +40,18 @@ class Keys:
     secret: bytes = field(repr=False)
 
     def person_of(self, token: str) -> str | None:
-        """The owner of a token, or None. It is compared with all tokens, each in constant time."""
+        """Returns the owner of a token, or None. Compares it with every token in constant time."""
         given = token.encode("utf-8", "surrogateescape")
         found = [who for who, own in self.tokens.items() if hmac.compare_digest(given, own.encode())]
         return found[0] if found else None
 
     def sign(self, who: str, port: int, now: float) -> str:
-        """A signed session for the browser that opened this person's link."""
+        """Returns a signed session for the browser that opened this person's link."""
         until = int(now) + SESSION_S
         return f"{until}.{urlsafe_b64encode(who.encode()).decode().rstrip('=')}.{self._signature(who, port, until)}"
 
     def read(self, session: str, port: int, now: float) -> str | None:
-        """The owner of a session; None if it is not signed by this server or has ended, or its owner has no link."""
+        """Returns the owner of a session, or None if it has expired, is not signed by us, or its owner has no link."""
         parts = session.split(".")
         if len(parts) != 3 or not (parts[0].isascii() and parts[0].isdigit()) or len(session) > 600:
             return None
@@ -69,10 +69,10 @@ class Keys:
 
 
 def make_keys(token: str | None, workspace: str, people: Sequence[str] = ()) -> Keys:
-    """Makes the keys from a given token or a random one.
+    """Returns the keys made from a given or random token.
 
-    The same token gives the same links and sessions after a restart. With `people`, everyone gets their own token, and
-    the given one cannot be used itself.
+    The same token gives the same links and sessions after a restart. With `people`, each person gets a separate token,
+    and the given one cannot be used directly.
     """
     base = secrets.token_urlsafe(24) if token is None else check_token(token)
     own = {who: urlsafe_b64encode(_mac(base.encode(), "link", workspace, who)[:24]).decode() for who in people}
@@ -80,11 +80,11 @@ def make_keys(token: str | None, workspace: str, people: Sequence[str] = ()) -> 
 
 
 def check_token(token: str) -> str:
-    """Returns the token; raises ArgumentError if it is too short or cannot be part of a URL."""
+    """Returns the token, or raises ArgumentError if it is too short or cannot be part of a URL."""
     if len(token) < SHORTEST or not PLAIN.fullmatch(token):
         raise ArgumentError(
-            f"The token must have at least {SHORTEST} characters, each a letter, a digit, '-', '_', '.' or '~'; this "
-            f"one has {len(token)}. Give another one, or none for a random one."
+            f"A token must have at least {SHORTEST} characters, all of them letters, digits, '-', '_', '.' or '~'; "
+            f"this one has {len(token)}. Choose another one, or give none to get a random one."
         )
     return token
 
@@ -112,7 +112,7 @@ class WrongTokens:
 
 
 def _network(address: str) -> str:
-    """The address or, for IPv6, its /64 network, because one machine has many addresses there."""
+    """Returns the address or, for IPv6, its /64 network, in which one machine can have many addresses."""
     try:
         parsed = ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-// The screen: what is known about an image, drawn with text nodes only; a name is never taken for markup.
+// The screen: shows what is known about an image, using text nodes only, so that names are never parsed as markup.
 
 import { assignKeys, hasFixedKeys } from "/static/classes.js";
 
@@ -24,42 +24,40 @@ export function drawTask(task, classes, tasks) {
   $("image").alt = `Image ${task.image}, to be labeled`;
   $("place").textContent = `Image ${task.image} · round ${task.round}, rank ${task.rank + 1}`;
   drawWhy(task, classes, tasks);
-  drawChances(task, classes);
+  drawProbabilities(task, classes);
 }
 
 function drawWhy(task, classes, tasks) {
   const center = $("center");
   center.hidden = task.center === null;
   if (task.center === null) {
-    $("why-text").textContent = "No validation failure called for it: it was chosen in another way.";
+    $("why-text").textContent = "This image was not chosen because of a validation failure.";
     return;
   }
   center.src = tasks.address(task.center, 320);
-  center.alt = `Validation image ${task.center}: ${classes[task.center_class] ?? "its class is not known"}`;
-  const text = ["Called for by this failure: ", make("strong", classes[task.center_class] ?? "?")];
-  if (task.center_guess !== null && task.center_guess !== undefined) text.push(", taken for ", make("strong", classes[task.center_guess] ?? "?"));
+  center.alt = `Validation image ${task.center}: ${classes[task.center_class] ?? "unknown class"}`;
+  const text = ["Similar to this failure: ", make("strong", classes[task.center_class] ?? "?")];
+  if (task.center_guess !== null && task.center_guess !== undefined) text.push(", predicted as ", make("strong", classes[task.center_guess] ?? "?"));
   else text.push(", which the model got wrong");
-  text.push(`; similarity ${similar(task.similarity)}`);
+  if (Math.abs(task.similarity) <= 1) text.push(`; similarity ${percent(task.similarity)}`); // older rounds have no percentage
   $("why-text").replaceChildren(...text);
 }
 
-const similar = (value) => (Math.abs(value) < 1000 && Math.abs(value) >= 0.001 ? Number(value.toPrecision(3)).toString() : value.toExponential(1));
-
-function drawChances(task, classes) {
+function drawProbabilities(task, classes) {
   const guess = task.guess === null ? null : classes[task.guess];
   const title = [document.createTextNode("The model’s guess")];
   if (guess !== null) title.push(document.createTextNode(": "), make("strong", guess));
   $("guess-title").replaceChildren(...title);
-  const bars = task.chances.slice(0, MOST_BARS).map(([number, chance]) => {
+  const bars = task.probabilities.slice(0, MOST_BARS).map(([number, probability]) => {
     const bar = make("span", undefined, { class: "fill" });
-    bar.style.width = `${Math.max(1, Math.min(100, 100 * chance))}%`;
+    bar.style.width = `${Math.max(1, Math.min(100, 100 * probability))}%`;
     const track = make("span", undefined, { class: "track", "aria-hidden": "true" });
     track.append(bar);
     const row = make("li");
-    row.append(make("span", classes[number] ?? `class ${number}`, { class: "name" }), track, make("span", percent(chance), { class: "share" }));
+    row.append(make("span", classes[number] ?? `class ${number}`, { class: "name" }), track, make("span", percent(probability), { class: "share" }));
     return row;
   });
-  $("chances").replaceChildren(...bars);
+  $("probabilities").replaceChildren(...bars);
   $("guess-part").hidden = guess === null && !bars.length;
 }
 
@@ -83,7 +81,7 @@ export function drawClasses(classes, task, recent) {
     button.lastChild.textContent = classes[number];
     button.classList.toggle("guessed", number === task?.guess);
   });
-  $("classes-title").textContent = hasFixedKeys(classes) ? "What is it?" : `What is it? The likeliest of ${number(classes.length)} classes`;
+  $("classes-title").textContent = hasFixedKeys(classes) ? "What is it?" : `What is it? The most likely of ${number(classes.length)} classes`;
   return new Map(keys);
 }
 
@@ -91,17 +89,17 @@ export function drawProgress(progress) {
   const done = progress.asked - progress.open;
   $("bar").value = progress.asked ? done / progress.asked : 0;
   $("counts").textContent = `${number(done)} of ${number(progress.asked)} done · ${number(progress.own)} by you`;
-  $("split-count").hidden = !progress.split;
-  $("split-count").textContent = number(progress.split);
+  $("disagreements-count").hidden = !progress.disagreements;
+  $("disagreements-count").textContent = number(progress.disagreements);
 }
 
-// The description of the next image for screen readers.
+// Returns the description of an image for screen readers.
 export function describe(task, classes) {
   const parts = [`Image ${task.image}.`];
   if (task.guess !== null) {
-    const chance = task.chances.find(([number]) => number === task.guess)?.[1];
-    parts.push(`The model says ${classes[task.guess]}${chance === undefined ? "" : `, ${percent(chance)}`}.`);
+    const probability = task.probabilities.find(([number]) => number === task.guess)?.[1];
+    parts.push(`The model says ${classes[task.guess]}${probability === undefined ? "" : `, ${percent(probability)}`}.`);
   }
-  if (task.center_class !== null) parts.push(`Called for by a failure of class ${classes[task.center_class]}.`);
+  if (task.center_class !== null) parts.push(`Similar to a failure of class ${classes[task.center_class]}.`);
   return parts.join(" ");
 }

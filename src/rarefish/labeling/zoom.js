@@ -1,4 +1,4 @@
-// The image viewer: fits the image to the stage, or zooms and scrolls it.
+// The image viewer: fits an image to the stage, zooms and scrolls it.
 
 const STEPS = [1, 1.5, 2, 3, 4, 6, 8];
 const PIXELS_SEEN = 128; // smaller images are shown with sharp pixels

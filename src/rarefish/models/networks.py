@@ -13,7 +13,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class LeNet(nn.Module):
-    """The paper's network for 28×28 digits; each of its layers includes its ReLU, so images are described after it."""
+    """The paper's network for 28×28 digits. Each layer includes its ReLU, so images are described after the ReLU."""
 
     default_layers = ("conv1", "conv2", "fc1")
     default_dropout: ClassVar = {"conv1": 0.25, "conv2": 0.25, "fc1": 0.5}
@@ -83,28 +83,28 @@ MODELS: dict[str, Callable[[int, int], nn.Module]] = {
     "resnet10": lambda num_classes, channels: ResNet((1, 1, 1, 1), num_classes, channels),
     "resnet18": lambda num_classes, channels: ResNet((2, 2, 2, 2), num_classes, channels),
 }
-"""(number of classes, channels of an image) -> a network with torch's default initialization."""
+"""Functions (number of classes, number of channels) -> network with torch's default initialization."""
 
 
 def build_model(name: str, num_classes: int, channels: int, generator: torch.Generator) -> nn.Module:
-    """Return the network of that name with weights drawn from the generator, in channels-last layout."""
+    """Returns the network with this name, in channels-last layout, with weights drawn from the generator."""
     if name not in MODELS:
         raise ArgumentError(f"There is no model {name!r}. {nearest(name, MODELS)}")
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from the global generator
         model = draw_weights(MODELS[name](num_classes, channels), generator)
-    # Channels last is about 1.6 times as fast for these on a CPU, and what tensor cores want on a GPU.
+    # On a CPU, channels last is about 1.6 times as fast for these networks; on a GPU, tensor cores prefer it.
     return model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
 
 def classifier_of(model: nn.Module) -> tuple[str, nn.Linear]:
-    """Return name and module of the last linear layer."""
+    """Returns the name and module of the last linear layer."""
     linear = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     assert linear, "a model with a linear classifier"
     return linear[-1]
 
 
 def with_new_classifier(model: Network, num_classes: int, generator: torch.Generator) -> Network:
-    """Return a copy of the model whose last linear layer is drawn from the generator and has `num_classes` outputs."""
+    """Returns a copy of the model with a new last linear layer of `num_classes` outputs, drawn from the generator."""
     fresh = copy.deepcopy(model)
     name, old = classifier_of(fresh)
     new = nn.Linear(old.in_features, num_classes, device="meta").to_empty(device=old.weight.device).to(old.weight.dtype)
@@ -115,7 +115,7 @@ def with_new_classifier(model: Network, num_classes: int, generator: torch.Gener
 
 
 def draw_weights(model: Network, generator: torch.Generator) -> Network:
-    """Redraw linear and convolutional weights in place, from the generator and in torch's ranges; return the model."""
+    """Redraws linear and convolutional weights in place from the generator, in torch's ranges; returns the model."""
     for module in model.modules():
         if isinstance(module, (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
             _draw_linear(module, generator)

@@ -7,53 +7,50 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rarefish.errors import ArgumentError, ModelError
-from rarefish.models.layers import check_logits, device_of, dtype_of, evaluating
+from rarefish.models import efficientnet_lite
+from rarefish.models.layer_selection import check_logits, device_of, dtype_of, evaluating
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and standard deviation of ImageNet, which most networks were trained on."""
+"""Mean and standard deviation of ImageNet, on which most networks were trained."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """The images a model expects; `mean` and `std` have one number per channel, for values from 0 to 1."""
+    """The kind of images that a model expects; `mean` and `std` have one number per channel, for values from 0 to 1."""
 
     size: tuple[int, int] = (224, 224)
     """Height and width."""
     mode: str = "RGB"
-    """RGB, or L for grayscale."""
+    """`RGB`, or `L` for grayscale."""
     mean: tuple[float, ...] = MEAN
     std: tuple[float, ...] = STD
 
     def __post_init__(self) -> None:
         if self.mode not in ("RGB", "L"):
-            raise ArgumentError(f"The mode of images is RGB or L, not {self.mode!r}.")
+            raise ArgumentError(f"The mode must be RGB or L, not {self.mode!r}.")
         if len(self.size) != 2 or min(self.size) < 1:
-            raise ArgumentError(f"The size of images is height and width, each at least 1, not {self.size}.")
+            raise ArgumentError(f"The size must be a height and a width of at least 1, not {self.size}.")
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != len(self.mode):
                 raise ArgumentError(
                     f"Images in mode {self.mode} need {len(self.mode)} numbers for {name}, not {len(values)}."
                 )
         if min(self.std) <= 0:
-            raise ArgumentError(f"Every std must be above 0, not {self.std}.")
+            raise ArgumentError(f"Every std must be greater than 0, not {self.std}.")
 
     @property
     def channels(self) -> int:
         return len(self.mode)
-
-    def prepare(self, images: Tensor) -> Tensor:
-        """Images (…, channels, height, width) from 0 to 1, on the scale the model wants."""
-        mean, std = (torch.tensor(values, device=images.device)[:, None, None] for values in (self.mean, self.std))
-        return (images - mean) / std
 
 
 BUILT_IN = {
     "lenet": Input((28, 28), "L", (0.0,), (1.0,)),
     "resnet10": Input(),
     "resnet18": Input(),
+    efficientnet_lite.NAME: Input(mean=efficientnet_lite.MEAN, std=efficientnet_lite.STD),
 }
 
 
@@ -65,7 +62,7 @@ def input_of(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
 ) -> Input:
-    """Return the input the model at that address was made for, overridden by the arguments that are given.
+    """Returns the input for which the model at this address was made, overridden by the given arguments.
 
     If nothing is known about the model, the defaults are those of ImageNet.
     """
@@ -85,12 +82,12 @@ def input_of(
 
 
 def channels_of(address: str, mode: str | None = None) -> int:
-    """Return the number of channels to build the model at that address for."""
+    """Returns the number of channels for which to build the model at this address."""
     return len(mode or BUILT_IN.get(address, Input()).mode)
 
 
 def in_mode(wanted: Input, mode: str) -> Input:
-    """Return the same input in color or grayscale, with mean and std adapted."""
+    """Returns the same input in color or grayscale, with adapted mean and std."""
     if mode == wanted.mode or mode not in ("RGB", "L"):
         return replace(wanted, mode=mode)
     times = len(mode)
@@ -100,7 +97,7 @@ def in_mode(wanted: Input, mode: str) -> Input:
 
 @torch.no_grad()
 def check_outputs(model: nn.Module, wanted: Input, num_classes: int) -> None:
-    """Run the model on a blank image; raise ModelError if it fails or does not return one output per class."""
+    """Runs the model on a blank image; raises ModelError if it fails or does not return one output per class."""
     shape = (1, wanted.channels, *wanted.size)
     blank = torch.zeros(shape, device=device_of(model), dtype=dtype_of(model))
     height, width = wanted.size
@@ -110,14 +107,14 @@ def check_outputs(model: nn.Module, wanted: Input, num_classes: int) -> None:
         except Exception as error:
             first = (str(error) or type(error).__name__).splitlines()[0]
             raise ModelError(
-                f"The model fails on images of {height}×{width} in mode {wanted.mode}: {first}. Give the size "
-                "and mode it was made for."
+                f"The model fails on images of {height}×{width} pixels in mode {wanted.mode}: {first}. Give the size "
+                "and mode for which it was made."
             ) from error
     found = check_logits(output, 1).shape[1]
     if found != num_classes:
         raise ModelError(
-            f"The model has {found} outputs, and there are {num_classes} classes. Make its last layer {num_classes} "
-            "wide; a function with a parameter num_classes receives the number."
+            f"The model has {found} outputs, but there are {num_classes} classes. Give its last layer {num_classes} "
+            "outputs; a function with a parameter num_classes receives this number."
         )
 
 
@@ -127,17 +124,17 @@ def _of_timm(config: Mapping[str, Any]) -> Input:
 
 
 def _of_torchvision(name: str, model: nn.Module) -> Input:
-    """Return the input by the transforms of torchvision's default weights, without downloading them."""
+    """Returns the input according to the transforms of torchvision's default weights, without downloading them."""
     from torchvision import models  # pyright: ignore[reportMissingImports]
 
     preset = models.get_model_weights(name).DEFAULT.transforms()
-    fixed = getattr(model, "image_size", None)  # a ViT's size may differ from that of its default weights
+    fixed = getattr(model, "image_size", None)  # the size of a ViT may differ from that of its default weights
     size = fixed or getattr(preset, "crop_size", None) or 224
     return Input(_pair(size), mean=tuple(getattr(preset, "mean", MEAN)), std=tuple(getattr(preset, "std", STD)))
 
 
 def _of_transformers(name: str, config: Any) -> Input:
-    """Return the input by the model's config, and by preprocessor_config.json in its folder if there is one."""
+    """Returns the input according to the model's config and, if its folder has one, preprocessor_config.json."""
     path = Path(name).expanduser() / "preprocessor_config.json"
     try:
         stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -149,7 +146,7 @@ def _of_transformers(name: str, config: Any) -> Input:
 
 
 def _pair(size: int | Sequence[int] | Mapping[str, int]) -> tuple[int, int]:
-    """Return height and width, given as one number, a sequence of one or two, or a mapping."""
+    """Returns the height and width in a size that is one number, a sequence of one or two, or a mapping."""
     if isinstance(size, Mapping):
         edge = size.get("shortest_edge", 224)
         return size.get("height", edge), size.get("width", edge)

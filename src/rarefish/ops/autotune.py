@@ -1,4 +1,4 @@
-"""Tile sizes for the kernels of `fused_matching`, timed once per shape on the current GPU."""
+"""Tile sizes for the kernels of `fused_matching`, chosen by timing them once per shape on the current GPU."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 
 @dataclass(frozen=True)
 class Tiles:
-    """Centers, images and channels of a tile, number of warps, and pipeline stages."""
+    """Tile sizes in centers, images and channels, and the number of warps and pipeline stages."""
 
     centers: int = 128
     images: int = 128
@@ -16,7 +16,7 @@ class Tiles:
     warps: int = 8
     stages: int = 4
     side: int = 16
-    """Blocks of centers that pass over the images together, so that both are read from the cache."""
+    """Number of center blocks that pass over the images together, so that both are read from the cache."""
 
 
 CANDIDATES = (
@@ -43,9 +43,9 @@ def tuned(shape: Hashable, work: Callable[[Tiles], object], device: torch.device
 
 
 def _milliseconds(work: Callable[[Tiles], object], tiles: Tiles, device: torch.device) -> float | Exception:
-    """Returns the time of the fastest of three runs, after one that compiles; or the error that was raised."""
+    """Returns the time of the fastest of three runs, after one that compiles, or the error that was raised."""
     if device.type != "cuda":
-        return 0.0  # nothing to tune: the first candidate is used
+        return 0.0  # nothing to tune, so the first candidate is used
     try:
         work(tiles)
         times = []

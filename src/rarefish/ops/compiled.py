@@ -1,4 +1,4 @@
-"""Optional torch.compile for the descriptor pass, used where it pays and gives the same results."""
+"""Optional torch.compile for the descriptor pass, used if it saves time and gives the same results."""
 
 import time
 from dataclasses import dataclass, field
@@ -12,26 +12,26 @@ from torch.nn import functional
 from rarefish.features import View, Watcher, pull_back, spatial_mean
 
 WORTH_IT_ON = "cuda"
-"""Device type on which compiling may pay; on a CPU the model is only compiled on request."""
+"""Device type on which compiling may save time; on a CPU, the model is compiled only on request."""
 COMPILING = 60.0
-"""Seconds that compiling a large model may take, an upper estimate."""
+"""Upper estimate of the seconds that compiling a large model takes."""
 SAVED = 0.2
-"""Fraction of the time per image that compiled code saves, a lower estimate."""
+"""Lower estimate of the fraction of the time per image that compiled code saves."""
 WARM_UP, TIMED = 3, 10
-"""Batches before the measurement of speed and during it."""
+"""Number of batches before and during the measurement of speed."""
 MIN_CORRELATION = 0.99
-"""Minimum correlation with the result of plain code; in 16 bits the two round differently."""
+"""Minimum correlation with the results of plain code, which rounds differently in 16 bits."""
 
 
 @dataclass
 class AdaptivePass:
-    """A forward pass that switches to compiled code once that pays; if compiling fails, it warns and stays as it is."""
+    """A forward pass that switches to compiled code once that saves time; it warns if compiling fails."""
 
     watcher: Watcher
     compile: bool | None = None
-    """Whether to compile; None: if it pays."""
+    """Whether to compile; None means if it saves time."""
     to_come: int = 0
-    """Images still expected, an estimate of the work that compiling could speed up."""
+    """Estimated number of remaining images, which compiling could speed up."""
     compiled: "CompiledPass | None" = None
     is_settled: bool = False
     clock: list[float] = field(default_factory=list)
@@ -46,11 +46,11 @@ class AdaptivePass:
         if not self.is_settled and (self.compile or (self.compile is None and self._pays(len(images)))):
             self.is_settled = True
             self.compiled = try_compile(self.watcher, view)
-            return self.watcher(images)  # the autograd graph of the first view has been used
+            return self.watcher(images)  # the autograd graph of the first view is used up
         return view
 
     def _pays(self, batch_size: int) -> bool:
-        """Whether compiling would save more time than it takes, judged by the speed of the first batches."""
+        """Returns whether compiling would save more time than it takes, judged by the speed of the first batches."""
         if self.watcher.device.type != WORTH_IT_ON:
             return False
         if len(self.clock) in (WARM_UP, WARM_UP + TIMED):
@@ -65,12 +65,12 @@ class AdaptivePass:
 
 @dataclass(frozen=True)
 class CompiledPass:
-    """Forward pass as one compiled function, for batches of one shape."""
+    """The forward pass as one compiled function, for batches of one shape."""
 
     watcher: Watcher
     shape: tuple[int, ...]
     nudges: tuple[Tensor, ...]
-    """Zeros added to each channel of each layer; the gradient at them is the spatial mean of the map's gradient."""
+    """Zeros added to each channel of each layer; their gradient is the spatial mean of the map's gradient."""
     function: Any
 
     def __call__(self, images: Tensor) -> View:
@@ -81,13 +81,13 @@ class CompiledPass:
 
 
 def try_compile(watcher: Watcher, plain: View) -> CompiledPass | None:
-    """Compiles the pass; returns None, after a warning, if that fails or gives other results than plain code."""
+    """Returns the compiled pass, or warns and returns None if compiling fails or changes the results."""
 
     def run(images: Tensor, nudges: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         watcher.taps.nudges.update(zip(watcher.layers, nudges, strict=True))
         logits_NC = watcher.run(images)
         means_ND = torch.cat([spatial_mean(watcher.taps.maps[name].detach()) for name in watcher.layers], dim=1)
-        # Maps left in the taps would become outputs of the compiled function, with their gradients.
+        # Maps left in the taps, with their gradients, would become outputs of the compiled function.
         watcher.taps.nudges.clear()
         watcher.taps.maps.clear()
         return logits_NC, means_ND
@@ -100,8 +100,8 @@ def try_compile(watcher: Watcher, plain: View) -> CompiledPass | None:
         worst = min(_correlation(a, b) for a, b in zip(compiled, expected, strict=True))
         if worst > MIN_CORRELATION:
             return compiled_pass
-        why = f"its results are correlated with those of plain code by only {worst:.3f}"
-    except Exception as error:  # compilers raise errors of any kind on models they do not support
+        why = f"the correlation of its results with those of plain code is only {worst:.3f}"
+    except Exception as error:  # compilers can raise any exception for unsupported models
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
     finally:
         watcher.taps.nudges.clear()
@@ -110,12 +110,12 @@ def try_compile(watcher: Watcher, plain: View) -> CompiledPass | None:
 
 
 def _summary(view: View) -> tuple[Tensor, ...]:
-    """Returns features and gradients of the largest logit, layer by layer."""
+    """Returns the features and the gradients of the largest logit, layer by layer."""
     gradients = pull_back(view.logits_NC.amax(dim=1).sum(), view.maps)
     return (*view.features_ND.split(view.widths, dim=1), *map(spatial_mean, gradients))
 
 
 def _correlation(one_NL: Tensor, other_NL: Tensor) -> float:
-    """Returns the median correlation of the rows; rows of zeros count as equal, as a head of zeros has no gradients."""
+    """Returns the median correlation of the rows; rows of zeros (from a head of zeros) count as equal."""
     is_flat = ~(one_NL.any(dim=1) | other_NL.any(dim=1))
     return float(functional.cosine_similarity(one_NL, other_NL).where(~is_flat, 1.0).median())

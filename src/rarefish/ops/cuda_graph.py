@@ -1,5 +1,7 @@
-"""Repeated steps as CUDA graphs: recorded once and replayed, since kernels of a small network end before the CPU can
-launch the next."""
+"""Record a repeated step as a CUDA graph and replay it.
+
+The kernels of a small network finish before the CPU can launch the next ones.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -10,18 +12,18 @@ import torch
 from torch import Tensor
 
 WARM_UP = 3
-"""Steps before recording, in which libraries choose their kernels and optimizers create their state."""
+"""Number of steps before recording, in which libraries choose kernels and optimizers create their state."""
 
 
 class RecordedStep:
     """A function that is replayed as a CUDA graph on a GPU and called directly on a CPU.
 
-    It reads tensors of constant shapes and changes others in place. Everything that varies between steps must be a
-    tensor, and random numbers must come from PyTorch's global generator.
+    The function reads tensors of constant shapes and changes others in place. Everything that varies between steps must
+    be a tensor, and random numbers must come from PyTorch's global generator.
     """
 
     def __init__(self, step: Callable[..., None], stream: torch.cuda.Stream | None = None) -> None:
-        """`stream`: runs all steps there without synchronizing; the step must then take no inputs."""
+        """With `stream`, all steps run there without synchronizing; the step must then take no inputs."""
         self.step, self.stream = step, stream
         self.calls = 0
         self.is_recordable = True
@@ -32,7 +34,7 @@ class RecordedStep:
         self.calls += 1
         devices = [self.stream.device] if self.stream else [value.device for value in inputs if value.is_cuda]
         if devices:
-            with torch.cuda.device(devices[0]), torch.cuda.stream(self.stream):  # None: no change
+            with torch.cuda.device(devices[0]), torch.cuda.stream(self.stream):  # None changes nothing
                 self._on_gpu(inputs)
         else:
             self.step(*inputs)
@@ -58,15 +60,15 @@ class RecordedStep:
         current.wait_stream(side)
 
     def _record(self, inputs: tuple[Tensor, ...]) -> None:
-        """Records the graph and replays it once: recording alone does not run the step."""
+        """Records the graph and replays it once, because recording alone does not run the step."""
         self.inputs = tuple(value.clone() for value in inputs)
         graph = torch.cuda.CUDAGraph()
         try:
             with no_garbage_collection(), torch.cuda.graph(graph, stream=self.stream):
                 self.step(*self.inputs)
-        except RuntimeError as error:  # a network may read its own values on the CPU, which a graph cannot
+        except RuntimeError as error:  # a network may read values on the CPU, which a graph cannot do
             warn(
-                f"This step cannot be recorded as a CUDA graph and runs without one: {str(error).splitlines()[0]}",
+                f"Cannot record this step as a CUDA graph, so it runs without one: {str(error).splitlines()[0]}",
                 stacklevel=3,
             )
             self.is_recordable = False
@@ -78,7 +80,7 @@ class RecordedStep:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Pauses garbage collection: freeing an older CUDA graph would break the recording of a new one."""
+    """Pauses garbage collection, because freeing an older CUDA graph would break the recording of a new one."""
     was_on = gc.isenabled()
     gc.disable()
     try:

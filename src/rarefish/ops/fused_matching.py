@@ -2,9 +2,9 @@
 """The best pool images of each center on a GPU with Triton, without storing the K×N similarities.
 
 There are two steps. The first multiplies in 16 bits on the tensor cores and keeps the largest similarity of every group
-of 32 images. The R best images of a center lie in at most R groups, so a few more groups than that hold all of them,
-except for near-ties. The second step computes the similarities to all images of those groups, summed in float32, and
-from full-precision values where they are given, which makes the order exact.
+of 32 images. The R best images of a center are in at most R groups, so keeping a few more groups than R is enough to
+find all of them, except for near-ties. The second step computes the similarities to all images of those groups, summed
+in float32. If full-precision values are given, it uses those, which makes the order exact.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -40,20 +40,20 @@ class ClassProbabilities:
 
 @dataclass(frozen=True)
 class PackedPoints:
-    """Standardized points in one tensor: features and scores of the first layer, of the second and so on."""
+    """Standardized points in one tensor: features and scores of the first layer, then of the second, and so on."""
 
     rows: Float[Tensor, "N W"]
     ends: tuple[int, ...]
-    """The column at which each of these parts ends; the padding is 0."""
+    """The column where each of these parts ends; the padding is 0."""
     is_product: bool
-    """Whether features and scores are multiplied layer by layer; else everything is one inner product."""
+    """Whether features and scores are multiplied layer by layer; otherwise, everything is one inner product."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
 def pack(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torch.float16) -> PackedPoints:
-    """Packs points for the kernels; standardized values never exceed the range of float16."""
+    """Returns points packed for the kernels; standardized values never exceed the range of float16."""
     if kernel == "fisher":
         parts = [part for layer in zip(points.features, points.scores, strict=True) for part in layer]
     else:
@@ -67,14 +67,14 @@ def pack(points: Standardized, kernel: str = "fisher", dtype: torch.dtype = torc
 
 
 Weights = tuple[Any, ...]
-"""Arguments of the kernels that hold the class probabilities."""
+"""Arguments of the kernels that contain the class probabilities."""
 
 
 def to_weights(probabilities: ClassProbabilities | None, pool: PackedPoints) -> Weights:
-    """Returns the class probabilities as arguments of the kernels; placeholders if there are none."""
+    """Returns the class probabilities as arguments of the kernels, or placeholders if there are none."""
     if probabilities is None:
         return (pool.rows, pool.rows, 0.0, 0.0, 0.0, 0.0)
-    # Class by class, so that the threads of one center read consecutive addresses.
+    # Ordered by class, so that the threads of one center read consecutive addresses.
     posterior_CN = probabilities.posterior_NC.float().T.contiguous()
     classes = probabilities.classes_K.to(posterior_CN.device, torch.int32)
     return (
@@ -88,27 +88,27 @@ def to_weights(probabilities: ClassProbabilities | None, pool: PackedPoints) -> 
 
 
 GROUP = 32
-"""Images per group, of which the first step keeps the largest similarity."""
+"""Number of images per group; the first step keeps the largest similarity of each group."""
 ERROR_16_BIT = 2**-7
-"""Bound on the error of a similarity in 16 bits, relative to its value plus the number of channels."""
+"""Upper bound on the error of a similarity in 16 bits, relative to its value plus the number of channels."""
 SPARE_GROUPS = 8
-"""Groups kept beyond the R that are needed, since 16 bits may swap near-ties."""
+"""Number of groups kept in addition to the R that are needed, since 16 bits may swap near-ties."""
 MIN_TUNED, TUNING_GROUPS = 2**28, 512
-"""Number of similarities from which tile sizes are tuned, which takes some seconds, and groups used for tuning."""
+"""Minimum number of similarities for tuning tile sizes, which takes some seconds, and groups used for tuning."""
 AT_ONCE = 65_536
-"""Images per call of the kernels."""
+"""Number of images per kernel call."""
 MAX_MAXIMA = 2**26
-"""Maxima that the first step may write before they are reduced: 256 MB."""
+"""Maximum number of maxima that the first step writes before they are reduced (256 MB)."""
 MIN_CENTERS = 512
-"""With fewer centers, plain matrix products are as fast."""
+"""With fewer centers, plain matrix products are just as fast."""
 MAX_DEPTH = 128
-"""With a longer list of matches, the second step would compute too many similarities."""
+"""With longer lists of matches, the second step would compute too many similarities."""
 FAILED: list[str] = []
-"""Errors of the kernels in this process; after one they are not used again."""
+"""Errors of the kernels in this process; after an error they are not used again."""
 
 
 def is_fusible(centers: Standardized, depth: int = 1) -> bool:
-    """Whether these kernels can be used; torch installs Triton where there is a GPU."""
+    """Returns whether these kernels can be used; torch installs Triton on machines with a GPU."""
     z_KL = centers.features[0]
     is_available = z_KL.is_cuda and bool(find_spec("triton")) and not FAILED
     return is_available and z_KL.dtype == torch.float32 and len(z_KL) >= MIN_CENTERS and depth <= MAX_DEPTH
@@ -124,11 +124,11 @@ def best_matches(
     floor: Float[Tensor, " K"] | None = None,
     tiles: Tiles | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]]:
-    """Returns similarity and row of the `depth` pool images most similar to each center, best first.
+    """Returns the similarities and rows of the `depth` pool images most similar to each center, best first.
 
     Args:
         exact: Centers and pool in full precision, used to order the candidates.
-        floor: Images less similar than this may be omitted; minus infinity is returned in their place.
+        floor: Images less similar than this may be omitted; -inf is returned in their place.
     """
     weights = to_weights(probabilities, pool)
     tiles = tiles or _tuned(centers, pool, probabilities is not None, weights)
@@ -139,7 +139,7 @@ def best_matches(
         is_wanted_KB = (largest_KB >= (floor - error_K)[:, None]).to(torch.int8)
     similarity_KB = _within(*(exact or (centers, pool)), groups_KB, is_wanted_KB, probabilities is not None, weights)
     rows_KB = (groups_KB[:, :, None] * GROUP + torch.arange(GROUP, device=groups_KB.device)).flatten(1)
-    # Of equal values the smaller row comes first, in whatever order the groups were found.
+    # Among equal values, the smaller row comes first, regardless of the order in which the groups were found.
     order = rows_KB.sort(dim=1).indices
     rows_KB, similarity_KB = rows_KB.gather(1, order), similarity_KB.gather(1, order)
     best = similarity_KB.sort(dim=1, descending=True, stable=True).indices[:, : min(depth, len(pool))]
@@ -154,9 +154,9 @@ def best_exactly(
     probabilities: ClassProbabilities | None,
     floor: Float[Tensor, " K"] | None = None,
 ) -> tuple[Float[Tensor, "K R"], Int[Tensor, "K R"]] | None:
-    """Like `best_matches`, from standardized descriptors, with candidates ordered in float32.
+    """Returns the same as `best_matches` for standardized descriptors, with candidates ordered in float32.
 
-    Returns None, after a warning, if the kernels fail on this GPU.
+    If the kernels fail on this GPU, warns and returns None.
     """
     try:
         exact = pack(centers, kernel, torch.float32), pack(pool, kernel, torch.float32)
@@ -165,15 +165,17 @@ def best_exactly(
         )
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # compilers raise errors of any kind on GPUs they do not support
+    except Exception as error:  # compilers can raise any exception on unsupported GPUs
         FAILED.append(str(error))
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        warn(f"The Triton kernels for matching fail on this GPU; plain PyTorch is used instead: {first}", stacklevel=4)
+        warn(
+            f"The Triton kernels for matching fail on this GPU, so plain PyTorch is used instead: {first}", stacklevel=4
+        )
         return None
 
 
 def _tuned(centers: PackedPoints, pool: PackedPoints, is_weighed: bool, weights: Weights) -> Tiles:
-    """Returns the fastest tiles for these shapes, timed on the first images if there is enough work to pay for it."""
+    """Returns the fastest tiles for these shapes, timed on the first images if there is enough work to justify it."""
     if len(centers) * len(pool) < MIN_TUNED:
         return Tiles()
     device, some = pool.rows.device, min(TUNING_GROUPS, -(-len(pool) // GROUP))
@@ -184,7 +186,7 @@ def _tuned(centers: PackedPoints, pool: PackedPoints, is_weighed: bool, weights:
 def _best_groups(
     centers: PackedPoints, pool: PackedPoints, depth: int, is_weighed: bool, weights: Weights, tiles: Tiles
 ) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
-    """Returns the largest similarity and number of the groups that hold the best images of each center."""
+    """Returns, for each center, the groups that contain its best images and their largest similarities."""
     num_groups, num_kept, per_tile = -(-len(pool) // GROUP), depth + SPARE_GROUPS, tiles.images // GROUP
     at_once = max(1, MAX_MAXIMA // len(centers) // per_tile) * per_tile
     best = []
@@ -229,9 +231,9 @@ def _largest(
 
 
 def _top(values_KG: Float[Tensor, "K G"], count: int) -> tuple[Float[Tensor, "K B"], Int[Tensor, "K B"]]:
-    """Returns the `count` largest values of each row and their columns; faster than `topk` on long rows.
+    """Returns the `count` largest values of each row and their columns; faster than `topk` for long rows.
 
-    A long row is cut into pieces: its `count` largest values lie in the `count` pieces with the largest maxima.
+    A long row is cut into pieces: its `count` largest values are in the `count` pieces with the largest maxima.
     """
     count, piece = min(count, values_KG.shape[1]), 64
     if values_KG.shape[1] <= 2 * piece * count:
@@ -252,7 +254,7 @@ def _within(
     is_weighed: bool,
     weights: Weights,
 ) -> Float[Tensor, "K BG"]:
-    """Returns the similarities of each center to all images of its groups; -inf where a group is skipped or ends."""
+    """Returns the similarities of each center to all images of its groups; -inf for skipped groups and padding."""
     from rarefish.ops.triton_kernels import look_into_groups
 
     num_centers, num_groups = groups_KB.shape
@@ -271,7 +273,7 @@ def _within(
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Makes the device current: Triton launches on the current device, wherever its arguments are."""
+    """Makes the device current, because Triton launches on the current device, wherever its arguments are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Overlap of host and GPU: copies batches to the GPU ahead of time, and results back without blocking."""
+"""Overlap work of host and GPU: copy batches to the GPU ahead of time, and results back without blocking."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -34,7 +34,7 @@ def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
 class CopyToHost:
     """An asynchronous copy of a tensor to the CPU.
 
-    `wait()` blocks until the copy is done, but not for GPU work that was queued after it.
+    `wait()` blocks until the copy is done, but does not wait for GPU work that was queued after it.
     """
 
     def __init__(self, values: Tensor) -> None:
@@ -48,7 +48,7 @@ class CopyToHost:
 
 
 def delay_by_one(items: Iterable[Item]) -> Iterator[Item]:
-    """Yields the same items, each after the next one was started, so that a GPU has work while results are read."""
+    """Yields the same items, each after the next has been started, so that a GPU has work while results are read."""
     waiting: list[Item] = []
     for item in items:
         yield from waiting
@@ -58,5 +58,5 @@ def delay_by_one(items: Iterable[Item]) -> Iterator[Item]:
 
 @cache
 def _copy_stream(device: torch.device) -> torch.cuda.Stream:
-    """One stream per device, reused: PyTorch keeps memory that was used on a stream for that stream."""
+    """Returns the copy stream of a device; it is reused, because PyTorch keeps a stream's memory for that stream."""
     return torch.cuda.Stream(device)

@@ -1,9 +1,10 @@
 # pyright: reportGeneralTypeIssues=false, reportCallIssue=false, reportArgumentType=false
 """Triton kernels of `fused_matching`.
 
-Triton compiles the source of these functions; the types are its own. A row holds the features of the first layer, its
-scores, the features of the second layer and so on; `ends` are the steps, of `tile_l` channels each, at which each of
-these parts ends. `is_product`: multiply features and scores layer by layer; else everything is one inner product.
+Triton compiles the source of these functions and has its own types. A row contains the features of the first layer, its
+scores, the features of the second layer and so on. `ends` are the steps, of `tile_l` channels each, at which these
+parts end. `is_product` means that features and scores are multiplied layer by layer; otherwise, everything is one inner
+product.
 """
 
 import triton
@@ -15,7 +16,7 @@ COUNTS = ["num_centers", "num_images", "num_all", "first_image", "num_groups", "
 
 @triton.jit
 def weigh(similarity, probability, full, doubtful, largest, last):
-    """`matching.weigh`, with 1 / FULL and 1 / largest as arguments."""
+    """Returns the result of `matching.weigh`, with 1 / FULL and 1 / largest as arguments."""
     weighed = similarity * tl.minimum(probability * full, 1.0)
     is_plausible = (probability >= doubtful) & (similarity > 0)
     return tl.where(is_plausible, weighed, (similarity * largest - 3.0) * last)
@@ -50,7 +51,7 @@ def keep_largest(
 ):
     """Writes the largest similarity of each center in each group of images.
 
-    A single loop covers the steps of all tiles of a program, so that the next tile is loaded while one is finished.
+    A single loop covers the steps of all tiles of a program, so that the next tile is loaded while one is completed.
     """
     steps: tl.constexpr = ends[len(ends) - 1]
     groups: tl.constexpr = tile_n // group_size
@@ -77,10 +78,10 @@ def keep_largest(
             is_end = is_end | (step == ends[part] - 1)
             if part % 2 == 1:
                 is_second = is_second | (step == ends[part] - 1)
-        # One branch, and no other use of the product: only then do the multiplications overlap.
+        # The multiplications overlap only with a single branch and no other use of the product.
         if is_end:
             if is_product:
-                similarity += held * product  # `held` is zero after features
+                similarity += held * product  # `held` is zero after the features
                 held = tl.where(is_second, 0.0, product)
             else:
                 similarity += product
@@ -123,7 +124,7 @@ def look_into_groups(
     tile_l: tl.constexpr,
     group_size: tl.constexpr,
 ):
-    """Writes the similarities of one center and the images of one of its groups, unless the group is not wanted."""
+    """Writes the similarities of one center to the images of one of its groups, if the group is wanted."""
     width: tl.constexpr = ends[len(ends) - 1] * tile_l
     center, place = tl.program_id(0).to(tl.int64), tl.program_id(1)
     if tl.load(is_wanted + center * num_groups + place) == 0:

@@ -12,22 +12,22 @@ from rarefish.errors import ArgumentError, nearest
 from rarefish.features import View, Watch, pull_back, spatial_mean
 
 RIDGE = 1e-6
-"""Added to the unit variance of each channel, since S samples of more than S channels have a singular covariance."""
+"""Value added to the unit variance of each channel, since S samples of more channels have a singular covariance."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonteCarlo:
     """Estimator that returns the class whose Fisher score depends most on the features under small distortions.
 
-    All images get the same distortions, drawn from the seed, so that an image's label does not depend on its batch.
+    All images get the same distortions, drawn from the seed, so that an image's label does not depend on the batch.
     """
 
     statistic: str = "trace"
     """`trace`: tr C_{z,g(d)}; `mutual_information`: I(z; g(d)) of Gaussians with the sampled covariances."""
     samples: int = 128
-    """Distorted copies per image (the paper's K)."""
+    """Number of distorted copies per image (K in the paper)."""
     degrees: float | int = 5
-    """Rotation angles are drawn uniformly between minus and plus this angle."""
+    """Maximum rotation; angles are uniform between minus and plus this value."""
     noise: float | int = 0.01
     """Standard deviation of the Gaussian noise added to each pixel."""
     seed: int = 0
@@ -37,14 +37,16 @@ class MonteCarlo:
             raise ArgumentError(f"There is no statistic {self.statistic!r}. {nearest(self.statistic, STATISTICS)}")
         if self.samples < 2 or self.degrees < 0 or self.noise < 0:
             raise ArgumentError(
-                f"MonteCarlo needs at least 2 samples and degrees and noise of 0 or more, not samples={self.samples}, "
+                f"MonteCarlo needs samples >= 2, degrees >= 0 and noise >= 0, not samples={self.samples}, "
                 f"degrees={self.degrees}, noise={self.noise}."
             )
 
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-        """Returns the best class of each image; as many images at a time as fill a batch with their samples."""
+        """Returns the best class of each image; processes as many at a time as fill a batch with samples."""
         if view.images.ndim != 4:
-            raise ArgumentError(f"Monte Carlo labels rotate images (N, C, H, W); these are {tuple(view.images.shape)}.")
+            raise ArgumentError(
+                f"Monte Carlo labels need images of shape (N, C, H, W), not {tuple(view.images.shape)}."
+            )
         at_once = max(1, len(view.images) // self.samples)
         return torch.cat([self._choose(images, watch) for images in view.images.split(at_once)])
 
@@ -54,7 +56,9 @@ class MonteCarlo:
         features_NSD, statistic = seen.features_ND.unflatten(0, shape), STATISTICS[self.statistic]
         values = []
         for scores_CND in scores_of_all_classes(seen):
-            scores_BSD = scores_CND.unflatten(1, shape).flatten(0, 1)  # B: images 1 to N for the first class, and so on
+            scores_BSD = scores_CND.unflatten(1, shape).flatten(
+                0, 1
+            )  # B: images 1 to N for the first class, then for the second, and so on
             values.append(
                 statistic(features_NSD.repeat(len(scores_CND), 1, 1), scores_BSD).unflatten(0, (-1, shape[0]))
             )
@@ -72,10 +76,10 @@ class MonteCarlo:
 def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
     """Yields ∂L(d)/∂z of every image for every class d, as (classes, N, D), from one batched backward pass.
 
-    There are several parts only if all classes at once would not fit in memory.
+    There are several parts only if all classes together would not fit into memory.
     """
     num_classes = seen.logits_NC.shape[1]
-    # The cross-entropy of label d has the gradient softmax - 1_d at the logits; the rest of the backward is linear.
+    # The gradient of the cross-entropy of label d at the logits is softmax - 1_d; the rest of the pass is linear.
     probability_NC = seen.logits_NC.detach().softmax(dim=1)
     one_hot_CC = torch.eye(num_classes, device=probability_NC.device, dtype=probability_NC.dtype)
     at_once = max(1, 2**28 // sum(m.numel() for m in seen.maps))
@@ -87,32 +91,32 @@ def scores_of_all_classes(seen: View) -> Iterator[Tensor]:
 
 
 def cross_trace(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
-    """Returns the trace of the cross-covariance of features and scores over each image's samples."""
+    """Returns the trace of the cross-covariance of features and scores over the samples of each image."""
     z, g = (x - x.mean(dim=1, keepdim=True) for x in (features_NSD.double(), scores_NSD.double()))
     return (z * g).sum(dim=2).mean(dim=1)
 
 
 def mutual_information(features_NSD: Tensor, scores_NSD: Tensor) -> Tensor:
-    """Returns ½ log(|C_zz| |C_gg| / |C_zg,zg|) of each image's samples, in nats.
+    """Returns ½ log(|C_zz| |C_gg| / |C_zg,zg|) over the samples of each image, in nats.
 
     Every channel is first scaled to unit variance, which does not change the information, so that the same ridge is
-    small for all. A constant channel adds log(ridge) to numerator and denominator, which cancels.
+    small for all channels. A constant channel adds log(ridge) to numerator and denominator, which cancels out.
     """
     joint = torch.cat([unit_variance(features_NSD.double()), unit_variance(scores_NSD.double())], dim=2)
     covariance = joint.mT @ joint / joint.shape[1]
     covariance.diagonal(dim1=1, dim2=2).add_(RIDGE)
     D = features_NSD.shape[2]
-    # The Cholesky factor of the whole starts with that of C_zz; the rest of its diagonal gives |C_zg,zg| / |C_zz|.
+    # The Cholesky factor of C_zg,zg starts with that of C_zz; the rest of its diagonal gives |C_zg,zg| / |C_zz|.
     rest, alone = torch.linalg.cholesky_ex(covariance).L[:, D:, D:], torch.linalg.cholesky_ex(covariance[:, D:, D:]).L
     return alone.diagonal(dim1=1, dim2=2).log().sum(dim=1) - rest.diagonal(dim1=1, dim2=2).log().sum(dim=1)
 
 
 def unit_variance(samples_NSD: Tensor) -> Tensor:
-    """Returns the channels with mean 0 and variance 1 over the samples; constant channels become 0."""
+    """Returns the channels standardized to mean 0 and variance 1 over the samples; constant channels become 0."""
     scale = samples_NSD.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(samples_NSD.dtype).tiny)
     centered = samples_NSD / scale - (samples_NSD / scale).mean(dim=1, keepdim=True)
     deviation = centered.square().mean(dim=1, keepdim=True).sqrt()
-    # Features are float32: variation below its rounding counts as none.
+    # Features are float32, so variation below its rounding error counts as none.
     return torch.where(deviation <= 1e-7, 0.0, centered / deviation.clamp_min(1e-30))
 
 

@@ -1,8 +1,8 @@
-"""Label estimators, and the rules that say which one is used for the validation set and for the pool.
+"""Label estimators, and rules that determine which one is used for the validation set and for the pool.
 
-An estimator returns a label per image of a batch. One rule covers both sides: if the validation set used true labels
-and the pool used predictions, the scores of a failure and of similar pool images would point in opposite directions,
-and the product kernel would choose the wrong images.
+An estimator returns one label per image of a batch. One rule covers both the validation set and the pool: if the former
+used true labels and the latter predictions, the scores of a failure and of similar pool images would point in opposite
+directions, and the product kernel would choose the wrong images.
 """
 
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from rarefish.pseudo_labels.monte_carlo import MonteCarlo
 from rarefish.pseudo_labels.posterior import Evidence, Posterior, TrustedPosterior
 
 Estimator = Callable[[View, Tensor | None, Watch], Tensor]
-"""(result of a forward pass on a batch, labels from its data set or None, function for further passes) -> one label per
-image, or the probabilities of all classes as columns."""
+"""Function that maps (result of a forward pass, labels from the dataset or None, function for further passes) to one
+label per image, or to the probabilities of all classes as columns."""
 
 
 @dataclass(frozen=True)
 class LabelRule:
-    """The estimators for both sides; `on_pool` is given the descriptors of the validation set."""
+    """The estimators for validation set and pool; `on_pool` is called with the descriptors of the validation set."""
 
     on_validation: Estimator
     on_pool: Callable[[Descriptors], Estimator]
     learn: Callable[[Evidence], TrustedPosterior] | None = None
-    """Trains the pool's estimator on the trusted labels, for rules that need training."""
+    """For rules that need training, the function that trains the pool's estimator on the trusted labels."""
     needs_validation_labels: bool = False
     needs_pool_labels: bool = False
     notes: tuple[str, ...] = ()
-    """Messages about decisions made in training."""
+    """Messages about decisions made during training."""
     needs_float32: bool = False
-    """The effect of small distortions would be lost in the rounding of bfloat16."""
+    """Whether float32 is required, because the effect of small distortions would be lost in rounding to bfloat16."""
 
     def learned(self, evidence: Evidence) -> "LabelRule":
         """Returns the rule with its trained pool estimator."""
@@ -46,7 +46,7 @@ class LabelRule:
 
 
 def label_rule(labels: "str | MonteCarlo | Posterior", seed: int = 0) -> LabelRule:
-    """Returns the rule of that name, or the rule for a `MonteCarlo` or `Posterior` with its settings."""
+    """Returns the rule with this name, or the rule for a `MonteCarlo` or `Posterior` with its settings."""
     if isinstance(labels, Posterior):
         return LabelRule(given, lambda _: given, learn=labels, needs_validation_labels=True)
     if isinstance(labels, MonteCarlo):
@@ -57,8 +57,8 @@ def label_rule(labels: "str | MonteCarlo | Posterior", seed: int = 0) -> LabelRu
 
 
 def given(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
-    """Returns the labels of the data set (paper: S = y)."""
-    assert labels is not None, "the reader was asked for labels"
+    """Returns the labels of the dataset (paper: S = y)."""
+    assert labels is not None, "the reader must return labels"
     return labels.to(view.logits_NC.device)
 
 
@@ -67,8 +67,13 @@ def predicted(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
     return view.logits_NC.argmax(dim=1)
 
 
+def predicted_probabilities(view: View, labels: Tensor | None, watch: Watch) -> Tensor:
+    """Returns the model's class probabilities."""
+    return view.logits_NC.softmax(dim=1)
+
+
 def as_labels(estimate: Tensor) -> tuple[Tensor, Tensor]:
-    """Splits an estimator's result into a label per image and class probabilities, of width 0 if it gives none."""
+    """Returns the labels and class probabilities in an estimator's result; probabilities have width 0 if missing."""
     if estimate.ndim == 1:
         return estimate, torch.empty(len(estimate), 0, device=estimate.device)
     return estimate.argmax(dim=1), estimate
@@ -76,7 +81,7 @@ def as_labels(estimate: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class NearestTrusted:
-    """Estimator: the label of the validation image with the most similar features (paper: S = p̂(y, z))."""
+    """Estimator that returns the label of the validation image with the most similar features (paper: S = p̂(y, z))."""
 
     trusted: Standardized
     labels_M: Tensor

@@ -19,9 +19,10 @@ PALETTE = (
     *("#222222", "#AA4499", "#661100"),
 )
 OWN_COLORS = {"random": "#777777"}
+BASELINE_COLORS = ("#222222", "#A0522D", "#6A5ACD", "#2E8B57")
 MARKERS = "osD^vP*X"
 MOST_BANDS = 8
-"""With more curves, their bands would hide each other and are not drawn."""
+"""With more curves, the bands would cover each other, so they are not drawn."""
 STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
@@ -32,23 +33,26 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "svg.fonttype": "none",
     "svg.hashsalt": "rarefish",
-    "text.parse_math": False,  # a dollar sign in a name is no formula
+    "text.parse_math": False,  # a dollar sign in a name does not start a formula
 }
 
 
-def draw_curves(records: Sequence[Record]) -> Figure:
-    """Draws rare-class recall and accuracy against the number of labels: mean over seeds ± one standard deviation."""
+def draw_curves(records: Sequence[Record], baselines: Sequence[Record] = ()) -> Figure:
+    """Draws rare-class recall and accuracy against the number of labels: mean over seeds ± one standard deviation.
+
+    Baselines, which need no pool labels, are dashed horizontal lines.
+    """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2)
-        _draw_one(left, records, "rare_recall", "Recall on the rare classes")
-        _draw_one(right, records, "accuracy", "Accuracy on all classes")
+        _draw_one(left, records, baselines, "rare_recall", "Recall on the rare classes")
+        _draw_one(right, records, baselines, "accuracy", "Accuracy on all classes")
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
         return figure
 
 
 def draw_recall(records: Sequence[Record], rare: Sequence[int], class_names: Sequence[str]) -> Figure:
-    """Draws the recall of each class after the last round: one bar per method, with the range over seeds as a line."""
+    """Draws the recall of each class after the last round: one bar per method, with a line for the range over seeds."""
     methods, last = methods_of(records), max(record.round for record in records)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.2, 3.4), layout="constrained")
@@ -79,12 +83,15 @@ def draw_lines(
     *,
     ours: str = "",
     paper: Sequence[Curve] = (),
+    baselines: Sequence[Curve] = (),
     top: float | None = None,
 ) -> Figure:
-    """Draws one panel of curves with their spread; the paper's curves, if given, are thin dashed lines.
+    """Draws one panel of curves with their spread; the paper's curves, if given, are thin dotted lines.
 
-    `methods` are all of the report, so that each has one colour and one marker on every chart. `ours` has the heavy
-    line, and of many curves it alone has its spread drawn.
+    A baseline, which needs no pool labels, is a dashed horizontal line at its mean over seeds.
+
+    `methods` are all methods of the report, so that each has the same color and marker on every chart. `ours` is drawn
+    with a thicker line; if there are many curves, only its spread is drawn.
     """
     has_ours = ours in [drawn.method for drawn in curves]
     is_crowded = has_ours and len(curves) > MOST_BANDS
@@ -99,11 +106,12 @@ def draw_lines(
             _draw_curve(axes, drawn, color, marker, is_muted=is_muted, has_band=has_band)
         for drawn in paper:
             color = color_of(drawn.method, methods, ours)
-            axes.plot(drawn.labels_spent, drawn.mean, color=color, linestyle=(0, (4, 2)), linewidth=1.2)
+            axes.plot(drawn.labels_spent, drawn.mean, color=color, linestyle=":", linewidth=1.4)
+        _draw_baselines(axes, baselines, max((int(drawn.labels_spent.max()) for drawn in curves), default=1))
         axes.set_title(
-            title + (" (dashed: the paper, best epoch)" if len(paper) else ""), loc="left", fontweight="bold"
+            title + (" (dotted: the paper, best epoch)" if len(paper) else ""), loc="left", fontweight="bold"
         )
-        axes.set_xlabel("labels bought")
+        axes.set_xlabel("labels")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_ylim(top=top)
         figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
@@ -119,7 +127,7 @@ def draw_heatmaps(
     top: float,
     shown_from: float,
 ) -> Figure:
-    """Draws a heat map for each method, darker for larger numbers; `names` are those of columns and rows."""
+    """Draws one heat map per method, darker for larger numbers; `names` are the axis labels of columns and rows."""
     with mpl.rc_context(STYLE | {"axes.grid": False}):
         across = min(3, len(values))
         down = -(-len(values) // across)
@@ -145,7 +153,7 @@ def draw_heatmaps(
 
 
 def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Figure:
-    """Draws a t-SNE map per method, colored by true class: small dots are correct predictions, large ones are wrong."""
+    """Draws a t-SNE map per method, colored by true class; small dots are correct predictions, large ones are wrong."""
     palette = mpl.colormaps["tab10"]
     with mpl.rc_context(STYLE | {"axes.grid": False}):
         columns = min(3, len(places)) if len(places) != 4 else 2
@@ -159,20 +167,20 @@ def draw_tsne(places: dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]) -> F
                 right, wrong = (truth == c) & (answers == c), (truth == c) & (answers != c)
                 axes.scatter(*xy[right].T, s=2, color=palette(int(c) % 10), linewidths=0, label=str(c))
                 axes.scatter(*xy[wrong].T, s=16, color=palette(int(c) % 10), edgecolors="black", linewidths=0.4)
-            axes.set_title(f"{method}: {(truth == answers).mean():.0%} right", fontsize=9)
+            axes.set_title(f"{method}: {(truth == answers).mean():.0%} correct", fontsize=9)
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=10, frameon=False, markerscale=4, fontsize=8)
         return figure
 
 
 def color_of(method: str, methods: Sequence[str], ours: str = "") -> str:
-    """Returns a color per method, the same on every chart; our method always has the first one."""
+    """Returns the color of a method, which is the same on every chart; our method always has the first color."""
     ranked = sorted((m for m in methods if m not in OWN_COLORS), key=lambda m: m != ours)
     return OWN_COLORS[method] if method in OWN_COLORS else PALETTE[ranked.index(method) % len(PALETTE)]
 
 
 def to_svg(figure: Figure) -> str:
-    """Returns the chart as SVG that can be embedded in a page."""
+    """Returns the chart as SVG to embed in a page."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
@@ -181,7 +189,7 @@ def to_svg(figure: Figure) -> str:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Saves the chart as an image or PDF."""
+    """Saves the chart as an image or a PDF file."""
     with mpl.rc_context(STYLE):
         figure.savefig(path, dpi=160)
 
@@ -201,13 +209,22 @@ def _draw_curve(
     )
 
 
-def _draw_one(axes: Axes, records: Sequence[Record], figure: str, title: str) -> None:
+def _draw_baselines(axes: Axes, baselines: Sequence[Curve], last: int) -> None:
+    """Draws a dashed horizontal line per baseline, from 0 labels to the last number of labels."""
+    for number, drawn in enumerate(baselines):
+        color, height = BASELINE_COLORS[number % len(BASELINE_COLORS)], float(drawn.mean[0])
+        axes.plot([0, last], [height, height], color=color, linestyle="--", linewidth=1.6, label=drawn.method)
+
+
+def _draw_one(axes: Axes, records: Sequence[Record], baselines: Sequence[Record], figure: str, title: str) -> None:
     methods = methods_of(records)
     for number, method in enumerate(methods):
         drawn = curve(records, method, figure)
         _draw_curve(axes, drawn, color_of(method, methods), MARKERS[number % len(MARKERS)])
+    levels = [curve(baselines, method, figure) for method in methods_of(baselines)]
+    _draw_baselines(axes, levels, max(record.labels_spent for record in records))
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    axes.set_xlabel("labels bought")
+    axes.set_xlabel("labels")
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set_xticks(sorted({record.labels_spent for record in records}) if len(records) < 200 else axes.get_xticks())
     axes.set_ylim(0, 1)

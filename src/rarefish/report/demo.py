@@ -1,72 +1,59 @@
-"""The demo: compare three acquisitions on a biased pool of digits, and write a report."""
+"""The demo: run its recipe on the bundled digits and write a report that works without a network connection."""
 
 import base64
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 from rarefish import __version__
-from rarefish.acquisitions import ACQUISITIONS
-from rarefish.active_learning.oracles import known_labels
 from rarefish.active_learning.records import Record, write_records
-from rarefish.active_learning.rounds import Round, Task, run_rounds
 from rarefish.data.digits import load_digits
-from rarefish.data.splits import Splits
 from rarefish.data.visualize import to_picture
+from rarefish.experiments.recipes import demo_recipe
+from rarefish.experiments.runner import Tell, run_experiment
 from rarefish.io import write_whole
-from rarefish.models.networks import build_model
-from rarefish.report.charts import draw_curves, save_figure
-from rarefish.report.demo_page import Thumbnail, demo_page, gain
-from rarefish.training.loop import Training
-from rarefish.training.rotation import PretrainingJob, pretrain_rotation
-
-Digits = Splits[TensorDataset]
-METHODS = ("fisher", "entropy", "random")
-BUDGET = 40
-PRETRAINING = Training(epochs=4, step_size=2)
-"""Half of the paper's epochs, to keep the demo short."""
-
-Tell = Callable[[str, int], None]
-"""Progress callback: (description, steps done since the last call)."""
+from rarefish.report.charts import draw_curves, draw_recall, save_figure, to_svg
+from rarefish.report.curves import Curve, curve, labels_saved, labels_to_reach, methods_of
+from rarefish.report.statistics import compare
+from rarefish.report.templates import load_template
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The path of the report, and one sentence about the gain."""
+    """The path of the report and a text about the gain."""
 
     page: Path
     sentence: str
 
 
-def num_steps(num_seeds: int, num_rounds: int) -> int:
-    """Returns the number of progress steps of `run_demo`."""
-    return num_seeds * (PRETRAINING.epochs + len(METHODS) * num_rounds)
+@dataclass(frozen=True)
+class Thumbnail:
+    """A chosen image and the validation failure that it was matched to; pictures are data URLs."""
+
+    picture: str
+    center_picture: str
+    label: int
+    """The label from the oracle."""
+    center_label: int
+    is_rare: bool
 
 
-def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda what, steps: None) -> Outcome:
-    """Runs all methods with all seeds and writes report.html, curves.png and records.jsonl into the folder."""
-    output.mkdir(parents=True, exist_ok=True)
-    splits = load_digits()
-    records, thumbnails = [], []
-    for seed in range(num_seeds):
-        start = pretrained_start(splits, seed, lambda _, seed=seed: tell(f"seed {seed}: learning rotations", 1))
-        for method in METHODS:
-            tell(f"seed {seed}: {method}", 0)
-            for each in rounds_of(method, seed, num_rounds, splits, start):
-                records.append(to_record(method, seed, each, splits.rare))
-                if method == "fisher" and seed == 0:
-                    thumbnails.append(to_thumbnails(each, splits))
-                tell(f"seed {seed}: {method}", 1)
-    write_records(records, output / "records.jsonl")
-    save_figure(draw_curves(records), output / "curves.png")
+def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda *_: None) -> Outcome:
+    """Runs the recipe in the folder and writes report.html, curves.png and records.jsonl there."""
+    recipe, splits = demo_recipe(num_seeds, num_rounds), load_digits()
+    run_folder = run_experiment(recipe, output, tell=tell)
+    records = [record for cell in recipe.cells() for record in run_folder.records(cell)[:num_rounds]]
+    baselines = [record for cell in recipe.baseline_cells() for record in run_folder.records(cell)]
+    write_records([*baselines, *records], output / "records.jsonl")
+    save_figure(draw_curves(records, baselines), output / "curves.png")
     page = demo_page(
         records,
-        thumbnails,
+        [thumbnails_of(record) for record in records if record.method == "fisher" and record.seed == 0],
+        baselines=baselines,
         rare=splits.rare,
         class_names=[str(c) for c in range(splits.num_classes)],
         pool_size=len(splits.pool),
@@ -77,57 +64,16 @@ def run_demo(output: Path, num_seeds: int, num_rounds: int, tell: Tell = lambda 
     return Outcome(output / "report.html", gain(records).sentence)
 
 
-def pretrained_start(splits: Digits, seed: int, on_epoch: Callable[[nn.Module], None]) -> nn.Module:
-    """Returns a LeNet pretrained on rotations of the pool, from which every round of this seed starts."""
-    generator = torch.Generator().manual_seed(seed)
-    model = build_model("lenet", splits.num_classes, 1, generator)
-    job = PretrainingJob(model, splits.pool.tensors[0], splits.num_classes, generator)
-    return pretrain_rotation([job], PRETRAINING, on_epoch=on_epoch)[0]
-
-
-def rounds_of(method: str, seed: int, num_rounds: int, splits: Digits, start: nn.Module) -> Iterator[Round]:
-    task = Task(
-        pool=splits.pool,
-        validation=splits.validation,
-        test=splits.test,
-        starts=(start,),
-        acquire=ACQUISITIONS[method],
-        oracle=known_labels(splits.pool.tensors[1].tolist()),
-        budget=BUDGET,
-        num_classes=splits.num_classes,
-        seed=seed,
-    )
-    return run_rounds(task, num_rounds)
-
-
-def to_record(method: str, seed: int, each: Round, rare: tuple[int, ...]) -> Record:
-    return Record(
-        method=method,
-        seed=seed,
-        round=each.number,
-        labels_spent=each.labels_spent,
-        accuracy=each.score.accuracy,
-        rare_recall=float(each.score.recall[list(rare)].mean()),
-        recall=tuple(each.score.recall.tolist()),
-        bought=tuple(label for label in each.answers if label is not None),
-        select_s=each.select_s,
-        train_s=each.train_s,
-    )
-
-
-def to_thumbnails(each: Round, splits: Digits) -> list[Thumbnail]:
+def thumbnails_of(record: Record) -> Sequence[Thumbnail]:
     """Returns the chosen images of a round, each with the validation failure that it was matched to."""
-    assert each.choice.why is not None
-    thumbnails = []
-    for label, (index, _, center, pseudo_label) in zip(each.answers, each.choice.why.rows(), strict=True):
-        assert label is not None
-        picture, (center_picture, center_label) = splits.pool[index][0], splits.validation[center]
+    splits, thumbnails = load_digits(), []
+    for index, center, label in zip(record.indices, record.centers, record.new_labels, strict=True):
+        center_picture, center_label = splits.validation[center]
         thumbnails.append(
             Thumbnail(
-                to_data_address(picture),
+                to_data_address(splits.pool[index][0]),
                 to_data_address(center_picture),
                 label,
-                pseudo_label,
                 int(center_label),
                 is_rare=label in splits.rare,
             )
@@ -136,7 +82,100 @@ def to_thumbnails(each: Round, splits: Digits) -> list[Thumbnail]:
 
 
 def to_data_address(image: torch.Tensor) -> str:
-    """Returns the image as a data URL that can be embedded in a page."""
+    """Returns the image as a data URL to embed in a page."""
     buffer = io.BytesIO()
     to_picture(image).convert("L").save(buffer, format="PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The gain of our method over the best other method, computed on mean curves over seeds."""
+
+    ours: Curve
+    rivals: tuple[Curve, ...]
+
+    @property
+    def best(self) -> Curve:
+        return max(self.rivals, key=lambda rival: rival.mean[-1])
+
+    @property
+    def sentence(self) -> str:
+        """Returns the rare-class recall of all methods, our lead over the best other method, and labels saved."""
+        spent = int(self.ours.labels_spent[-1])
+        others = " and ".join(f"{rival.mean[-1]:.0%} with {rival.method}" for rival in self.rivals)
+        needed = labels_to_reach(float(self.best.mean[-1]), self.ours)
+        if needed > spent:
+            saving = f"{self.best.method} is better here; {self.ours.method} does not reach its recall"
+        else:
+            saved = labels_saved(self.ours, self.best)
+            saving = (
+                f"{self.ours.method} needs {needed:.0f} labels to reach what {self.best.method} reaches with {spent} "
+                f"({saved:.0%} saved)"
+            )
+        own = f"{self.ours.mean[-1]:.0%} with {self.ours.method}"
+        return f"Rare-class recall after {spent} labels: {own}, {others}. {self.lead} At equal recall: {saving}."
+
+    @property
+    def lead(self) -> str:
+        """Returns a sentence with the mean difference over rounds to the best other method, and its interval."""
+        (found,) = compare(self.ours, [self.best])
+        side = "ahead of" if found.difference >= 0 else "behind"
+        interval = "too few seeds for an interval" if isnan(found.low) else f"95 % interval {found.interval}"
+        points = f"{100 * abs(found.difference):.1f} points"
+        return f"Mean over rounds: {points} {side} {self.best.method} ({interval})."
+
+
+def gain(records: Sequence[Record], ours: str = "fisher") -> Gain:
+    """Returns the gain in rare-class recall of our method over the others."""
+    rivals = (method for method in methods_of(records) if method != ours)
+    return Gain(curve(records, ours, "rare_recall"), tuple(curve(records, m, "rare_recall") for m in rivals))
+
+
+def demo_page(
+    records: Sequence[Record],
+    thumbnails: Sequence[Sequence[Thumbnail]],
+    *,
+    baselines: Sequence[Record] = (),
+    rare: Sequence[int],
+    class_names: Sequence[str],
+    pool_size: int,
+    command: str,
+    version: str,
+) -> str:
+    """Returns the HTML of the demo's report; `thumbnails` has one list per round."""
+    methods, seeds = methods_of(records), sorted({record.seed for record in records})
+    return load_template("demo.html").render(
+        sentence=gain(records).sentence,
+        baselines=[
+            (method, *(f"{curve(baselines, method, figure).mean[0]:.0%}" for figure in ("rare_recall", "accuracy")))
+            for method in methods_of(baselines)
+        ],
+        curves=to_svg(draw_curves(records, baselines)),
+        recall=to_svg(draw_recall(records, rare, class_names)),
+        table=[_table_row(records, method) for method in methods],
+        labels_spent=curve(records, methods[0], "accuracy").labels_spent.tolist(),
+        rare_counts=[[method, _rare_counts(records, method, rare)] for method in methods],
+        thumbnails=thumbnails,
+        rare=", ".join(class_names[c] for c in rare),
+        num_seeds=len(seeds),
+        pool_size=f"{pool_size:,}",
+        command=command,
+        version=version,
+    )
+
+
+def _table_row(records: Sequence[Record], method: str) -> tuple[str, list[str], list[str]]:
+    def cells(figure: str) -> list[str]:
+        drawn = curve(records, method, figure)
+        return [f"{100 * mean:.1f} ± {100 * std:.1f}" for mean, std in zip(drawn.mean, drawn.std, strict=True)]
+
+    return method, cells("rare_recall"), cells("accuracy")
+
+
+def _rare_counts(records: Sequence[Record], method: str, rare: Sequence[int]) -> list[str]:
+    """Returns the number of rare images labeled in each round, averaged over seeds."""
+    rounds = sorted({record.round for record in records})
+    own = [[r for r in records if r.method == method and r.round == number] for number in rounds]
+    counts = [[sum(label in rare for label in r.new_labels) for r in of_round] for of_round in own]
+    return [f"{sum(count) / len(count):.1f}" for count in counts]

@@ -1,13 +1,11 @@
-"""The report of runs: learning curves, labels saved, significance tests, labels per class, time and passes."""
+"""The report on runs: learning curves, paired comparisons, labels saved, labels per class, time and passes."""
 
 from collections.abc import Sequence
 from functools import partial
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment
 from matplotlib.figure import Figure
 
 from rarefish.active_learning.records import COLUMNS, Record, to_csv
@@ -15,39 +13,44 @@ from rarefish.active_learning.stopping import STEP
 from rarefish.errors import ArgumentError, nearest
 from rarefish.io import replace_whole, write_whole
 from rarefish.report.charts import draw_heatmaps, draw_lines, draw_tsne, save_figure, to_svg
-from rarefish.report.curves import Curve, curve, methods_of
+from rarefish.report.curves import Curve, curve, labels_to_reach, methods_of
 from rarefish.report.forecast import Forecast, forecast
 from rarefish.report.run_data import Contents
-from rarefish.report.statistics import Comparison, Saving, compare, saving
+from rarefish.report.statistics import FEWEST_SEEDS, Comparison, Saving, compare, compare_labels, needed_text, p_text
+from rarefish.report.templates import load_template
 
 FORMATS = ("html", "png", "pdf", "csv", "parquet")
 MOST_CLASSES = 20
-"""With more classes, a chart per class would be unreadable."""
+"""With more classes, the charts per class would be unreadable."""
 
 
 def figures(contents: Contents) -> dict[str, Figure]:
-    """Returns every chart of the report by name."""
+    """Returns the charts of the report by name."""
     methods, accuracy = methods_of(contents.records), contents.curves("accuracy")
     draw = partial(draw_lines, methods=methods, ours=contents.ours)
     drawn = {
-        "accuracy": draw(accuracy, "Accuracy on the test set", paper=contents.paper),
-        "rare_recall": draw(contents.curves("rare_recall"), "Recall on the rare classes"),
-        "rare_bought": draw(_rare_share(contents), "Share of rare images among those bought"),
+        "accuracy": draw(
+            accuracy, "Accuracy on the test set", paper=contents.paper, baselines=contents.levels("accuracy")
+        ),
+        "rare_recall": draw(
+            contents.curves("rare_recall"), "Recall on the rare classes", baselines=contents.levels("rare_recall")
+        ),
+        "rare_share": draw(_rare_share(contents), "Fraction of rare images among those chosen"),
     }
     told = [m for m in methods if _has(contents.records, m, "rare_precision")]
     if told:
         precision = [curve(contents.records, method, "rare_precision") for method in told]
         labels = [curve(contents.records, method, "pseudo_accuracy") for method in told]
-        title = "Rare-class precision: of the images chosen for a rare failure, those that are rare"
+        title = "Rare-class precision: fraction of the images chosen for a rare failure that are rare"
         drawn["rare_precision"] = draw(precision, title, top=1.0)
-        drawn["pseudo_accuracy"] = draw(labels, "Pseudo-labels of the chosen that are right", top=1.0)
+        drawn["pseudo_accuracy"] = draw(labels, "Fraction of the chosen images with a correct pseudo-label", top=1.0)
     classes = [str(c) for c in range(len(contents.records[0].recall))]
     if len(classes) <= MOST_CLASSES:
         number = min(3, *(len(each.labels_spent) for each in accuracy))  # a run may be unfinished
         drawn |= class_figures(contents.records, methods, classes, number)
     own = forecast(contents.records, contents.ours)
     if own and own.curves:
-        title = f"{contents.ours}: gain of the next {STEP} labels on the failing classes"
+        title = f"{contents.ours}: gain from the next {STEP} labels on the failing classes"
         drawn["outlook"] = draw_lines(own.curves, title, [c.method for c in own.curves])
     if contents.snapshots:
         drawn["tsne"] = draw_tsne({method: _places(path) for method, path in contents.snapshots.items()})
@@ -57,7 +60,7 @@ def figures(contents: Contents) -> dict[str, Figure]:
 def class_figures(
     records: Sequence[Record], methods: Sequence[str], classes: Sequence[str], number: int
 ) -> dict[str, Figure]:
-    """Returns the charts per class: labels, recall and confusion after round `number`."""
+    """Returns the per-class charts: labels, recall and confusion after round `number`."""
     picks = {method: _picks(records, method, len(classes)) for method in methods}
     rounds = [str(r) for r in range(1, 1 + max(counts.shape[1] for counts in picks.values()))]
     after = [[r for r in records if r.method == method and r.round == number] for method in methods]
@@ -72,26 +75,35 @@ def class_figures(
     confusions = {m: _confusion(own) for m, own in zip(methods, after, strict=True) if all(r.confusion for r in own)}
     if confusions:
         drawn[f"confusion_round_{number}"] = draw_heatmaps(
-            confusions, classes, classes, names=("answer", "true class"), top=100.0, shown_from=5.0
+            confusions, classes, classes, names=("prediction", "true class"), top=100.0, shown_from=5.0
         )
     return drawn
 
 
 def savings(contents: Contents, figure: str = "accuracy") -> list[Saving]:
-    """Returns the labels that our method saves against each other method."""
+    """Returns the labels that our method saves compared with each other method."""
     ours = curve(contents.records, contents.ours, figure)
-    found = [saving(ours, rival) for rival in contents.curves(figure) if rival.method != contents.ours]
-    return [one for one in found if one]
+    return compare_labels(ours, [rival for rival in contents.curves(figure) if rival.method != contents.ours])
 
 
 def comparisons(contents: Contents, num_rounds: int | None = None) -> list[Comparison]:
-    """Returns paired comparisons of our accuracy with that of each other method."""
+    """Returns paired comparisons of our accuracy with that of each other method and each baseline."""
     ours = curve(contents.records, contents.ours, "accuracy")
-    return compare(ours, [rival for rival in contents.curves("accuracy") if rival.method != contents.ours], num_rounds)
+    rivals = [rival for rival in contents.curves("accuracy") if rival.method != contents.ours]
+    return compare(ours, [*rivals, *contents.levels("accuracy")], num_rounds)
+
+
+def reached(contents: Contents) -> list[tuple[str, str, str, str]]:
+    """Returns, for each baseline, its name, seeds, accuracy, and the labels that our mean curve needs to reach it."""
+    ours = curve(contents.records, contents.ours, "accuracy")
+    return [
+        (one.method, str(len(one.values)), _cells(one)[0], needed_text(labels_to_reach(float(one.mean[0]), ours)))
+        for one in contents.levels("accuracy")
+    ]
 
 
 def forecasts(contents: Contents) -> list[Forecast]:
-    """Returns the expected gain of the next labels per method."""
+    """Returns the expected gain from the next labels for each method."""
     found = [forecast(contents.records, method) for method in methods_of(contents.records)]
     return [one for one in found if one]
 
@@ -102,7 +114,7 @@ def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> li
         if wanted not in FORMATS:
             raise ArgumentError(f"There is no format {wanted!r}. {nearest(wanted, FORMATS)}")
     if "parquet" in formats and not find_spec("pyarrow"):
-        raise ArgumentError("Parquet needs another package: pip install 'rarefish[parquet]'.")
+        raise ArgumentError("Parquet needs an additional package: pip install 'rarefish[parquet]'.")
     output.mkdir(parents=True, exist_ok=True)
     drawn, written = figures(contents), []
     for kind in set(formats) & {"png", "pdf"}:
@@ -111,10 +123,10 @@ def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> li
             save_figure(figure, written[-1])
     if "csv" in formats:
         written.append(output / "records.csv")
-        write_whole(written[-1], to_csv(contents.records))
+        write_whole(written[-1], to_csv([*contents.baselines, *contents.records]))
     if "parquet" in formats:
         written.append(output / "records.parquet")
-        write_parquet(contents.records, written[-1])
+        write_parquet([*contents.baselines, *contents.records], written[-1])
     if "html" in formats:
         written.append(output / "report.html")
         write_whole(written[-1], page(contents, drawn))
@@ -122,7 +134,7 @@ def write_report(contents: Contents, output: Path, formats: Sequence[str]) -> li
 
 
 def write_parquet(records: Sequence[Record], path: Path) -> None:
-    """Returns the table of `to_csv` with unrounded numbers."""
+    """Writes the table of `to_csv` as a Parquet file, with unrounded numbers."""
     import pyarrow
     from pyarrow import parquet
 
@@ -131,29 +143,33 @@ def write_parquet(records: Sequence[Record], path: Path) -> None:
 
 
 def page(contents: Contents, drawn: dict[str, Figure]) -> str:
-    """Returns the report as one HTML file that needs no network."""
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        (files("rarefish.report") / "experiments.html").read_text(encoding="utf-8")
-    )
+    """Returns the report as one HTML page that works without a network connection."""
     accuracy, rare = contents.curves("accuracy"), contents.curves("rare_recall")
-    return template.render(
+    return load_template("experiments.html").render(
         title=contents.title,
         ours=contents.ours,
         charts={name: to_svg(figure) for name, figure in drawn.items()},
         labels_spent=max((c.labels_spent.tolist() for c in accuracy), key=len),
         accuracy=[(c.method, len(c.values), _cells(c)) for c in accuracy],
         rare=[(c.method, len(c.values), _cells(c)) for c in rare],
+        levels={
+            figure: [(c.method, len(c.values), _cells(c)[0]) for c in contents.levels(figure)]
+            for figure in ("accuracy", "rare_recall")
+        },
+        reached=reached(contents),
         best=[(c.method, len(c.values), _cells(c)) for c in _best(contents)],
-        savings=savings(contents),
         comparisons=comparisons(contents),
         early=comparisons(contents, 5),
+        p_text=p_text,
+        fewest_seeds=FEWEST_SEEDS,
+        savings=savings(contents),
         forecasts=forecasts(contents),
         costs=[_cost(contents.records, method) for method in methods_of(contents.records)],
     )
 
 
 def _cells(drawn: Curve) -> list[str]:
-    """Returns mean and spread in percent; a single seed has no spread."""
+    """Returns the mean and spread of each round in percent; a single seed has no spread."""
     spread = [f" ± {100 * std:.1f}" if len(drawn.values) > 1 else "" for std in drawn.std]
     return [f"{100 * mean:.1f}{more}" for mean, more in zip(drawn.mean, spread, strict=True)]
 
@@ -180,21 +196,21 @@ def _rare_share(contents: Contents) -> list[Curve]:
 
 
 def _share_of(record: Record, rare: frozenset[int]) -> float:
-    """Returns the fraction of rare images among all that were chosen, including those without a label."""
-    return sum(c in rare for c in record.bought) / max(len(record.indices), len(record.bought), 1)
+    """Returns the fraction of rare images among all chosen images, including those without a label."""
+    return sum(c in rare for c in record.new_labels) / max(len(record.indices), len(record.new_labels), 1)
 
 
 def _picks(records: Sequence[Record], method: str, num_classes: int) -> np.ndarray:
-    """Returns the images labeled per class (rows) and round (columns), mean over seeds."""
+    """Returns the number of images labeled per class (rows) and round (columns), averaged over seeds."""
     own = [record for record in records if record.method == method]
-    bought = np.zeros((num_classes, max(record.round for record in own)))
+    counts = np.zeros((num_classes, max(record.round for record in own)))
     for record in own:
-        bought[:, record.round - 1] += np.bincount(record.bought, minlength=num_classes)
-    return bought / len({record.seed for record in own})
+        counts[:, record.round - 1] += np.bincount(record.new_labels, minlength=num_classes)
+    return counts / len({record.seed for record in own})
 
 
 def _confusion(records: Sequence[Record]) -> np.ndarray:
-    """Returns the predictions in % of each true class, summed over seeds."""
+    """Returns the predictions as percentages of each true class, pooled over seeds."""
     counts = np.sum([record.confusion for record in records], axis=0)
     return 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 

@@ -1,4 +1,4 @@
-"""Compare the expected gain of the next labels after each round with the gain on the test set."""
+"""Compare the gain expected from the next labels after each round with the actual gain on the test set."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from rarefish.active_learning.records import Record
 from rarefish.active_learning.stopping import FEWEST_ROUNDS, STEP, Outlook, expect_gain, failing_classes
 from rarefish.report.curves import Curve
 
-EXPECTED, CAME = "expected, from the validation set", "come true, on the test set"
+EXPECTED, CAME = "expected from the validation set", "observed on the test set"
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of one method after the last round, mean over seeds, and the errors of earlier forecasts."""
+    """The forecast of one method after the last round, averaged over seeds, and the errors of earlier forecasts."""
 
     method: str
     outlook: Outlook
@@ -31,7 +31,7 @@ class Forecast:
 
 
 def forecast(records: Sequence[Record], method: str) -> Forecast | None:
-    """Returns the forecast, or None if a run has too few rounds or no validation scores."""
+    """Returns the forecast of a method, or None if a run has too few rounds or no validation scores."""
     own = sorted((r for r in records if r.method == method), key=lambda r: (r.seed, r.round))
     runs = [[r for r in own if r.seed == seed] for seed in sorted({r.seed for r in own})]
     if not all(r.validation_recall for r in own) or min(map(len, runs)) < FEWEST_ROUNDS:
@@ -49,7 +49,7 @@ def forecast(records: Sequence[Record], method: str) -> Forecast | None:
 
 
 def after(run: Sequence[Record]) -> Outlook | None:
-    """Returns the forecast after these rounds of one seed."""
+    """Returns the forecast after the given rounds of one seed."""
     failing = failing_classes(run[0].validation_recall)
     # Stratified by class, as our validation sets are: a class without images has a recall of NaN and never fails.
     num_images = run[0].validation_size * len(failing) // len(run[0].validation_recall)
@@ -59,7 +59,7 @@ def after(run: Sequence[Record]) -> Outlook | None:
 
 
 def gained(run: Sequence[Record], place: int) -> float:
-    """Returns the gain in test recall of the failing classes per hundred labels of the round after `place` rounds."""
+    """Returns the gain in test recall of the failing classes, per hundred labels, in the round after `place` rounds."""
     failing = failing_classes(run[0].validation_recall)
     before, then = (float(np.mean(np.array(r.recall)[failing])) for r in (run[place - 1], run[place]))
     return (then - before) * STEP / max(1, run[place].labels_spent - run[place - 1].labels_spent)

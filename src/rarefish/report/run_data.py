@@ -2,18 +2,27 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rarefish.active_learning.records import Record, read_records, read_settings
+from rarefish.active_learning.records import Record, count_rare, read_records, read_settings
 from rarefish.errors import ArgumentError, DataError, nearest
-from rarefish.report.curves import Curve, complete, curve, methods_of, name_apart
+from rarefish.report.curves import (
+    Curve,
+    by_settings,
+    complete,
+    constant,
+    curve,
+    methods_of,
+    name_apart,
+    split_baselines,
+)
 
 PAPER_SETS = {"mnist": "MNIST", "svhn-extra": "SVHN", "imagenet": "ImageNet"}
-"""Our data sets with the same splits as in the paper, and the paper's names for them."""
+"""Our datasets with the same splits as in the paper, and the paper's names for them."""
 PAPER_NAMES = {
     "random": "random",
     "varr_E1_K128": "varR K128",
@@ -35,7 +44,7 @@ PAPER_NAMES = {
     "fisher_trace L20": "fisher trace L20",
     "fisher_mi L20": "fisher MI L20",
 }
-"""The paper's curves, by the names of the same settings in our recipes."""
+"""The names of the paper's curves, and those of the same settings in our recipes."""
 
 
 ALIKE = ("dataset", "circumstances", "model", "budget", "training", "pretraining")
@@ -54,13 +63,20 @@ class Contents:
     """Features of test images per method, for t-SNE."""
     rare: frozenset[int]
     """The rare classes of the pool."""
+    baselines: list[Record] = field(default_factory=list)
+    """Records of baselines, which need no pool labels."""
 
     def curves(self, figure: str) -> list[Curve]:
         return [curve(self.records, method, figure) for method in methods_of(self.records)]
 
+    def levels(self, figure: str) -> list[Curve]:
+        """Returns one constant curve per baseline, with the same label counts as the curve of our method."""
+        spent = curve(self.records, self.ours, figure).labels_spent
+        return [constant(self.baselines, method, figure, spent) for method in methods_of(self.baselines)]
+
 
 def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None = None) -> Contents:
-    """Reads the finished rounds of all runs; `ours` is the method with which the others are compared."""
+    """Returns the finished rounds of all runs; `ours` is the method that is compared with the others."""
     settings_of = {run: read_settings(run) for run in runs}
     check_alike(settings_of)
     records: list[Record] = []
@@ -69,23 +85,29 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
     cells: set[str] = set()
     for run, settings in settings_of.items():
         rare |= frozenset(settings["rare"])
-        order = [method["name"] for method in settings["methods"]]
+        order = [method["name"] for method in (*settings["methods"], *settings.get("baselines", ()))]
         found = sorted((run / "records").glob("*.jsonl"), key=lambda path: _place(path, order))
         if not found:
-            raise DataError(f"{run} holds no records. Give the folder of a run made by `rarefish experiment`.")
+            raise DataError(f"{run} contains no records. Give the folder of a run made by `rarefish experiment`.")
         for path in found:
             rows = read_records(path)
-            if not rows or path.name in cells:  # a cell that is in several runs counts once
+            if not rows or path.name in cells:  # a cell that occurs in several runs counts once
                 continue
             cells.add(path.name)
-            records += rows
+            records += count_rare(rows, settings["rare"])
             for snapshot in (run / "snapshots").glob(f"{path.stem}-r*.npz"):
                 snapshots[rows[0].method] = snapshot
     if len({(record.cell, record.round) for record in records}) < len(records):
         raise ArgumentError(
-            "Two methods of these runs have the same name but different settings. Report the runs separately."
+            "Two methods of these runs have the same name but different settings. Write a separate report for each run."
         )
-    named = name_apart(records)
+    records, baselines = split_baselines(by_settings(records))
+    if not records:
+        raise DataError(
+            "These runs have only baselines and no finished rounds yet. Run the experiment again to continue."
+        )
+    named = name_apart([*records, *baselines])
+    named, baselines = split_baselines(named)
     drawn = read_paper(paper, settings_of[runs[0]]["dataset"], list(zip(records, named, strict=True))) if paper else []
     records = complete(named)
     methods = methods_of(records)
@@ -94,7 +116,7 @@ def read_runs(runs: Sequence[Path], ours: str | None = None, paper: Path | None 
         raise ArgumentError(f"There is no method {chosen!r} in these runs. {nearest(chosen, methods)}")
     title = " and ".join(str(settings.get("name", run.name)) for run, settings in settings_of.items())
     kept = snapshots if len({record.imbalance for record in records}) == 1 else {}
-    return Contents(title, records, chosen, drawn, kept, rare)
+    return Contents(title, records, chosen, drawn, kept, rare, baselines)
 
 
 def check_alike(settings_of: Mapping[Path, dict[str, Any]]) -> None:
@@ -103,20 +125,23 @@ def check_alike(settings_of: Mapping[Path, dict[str, Any]]) -> None:
     for run, settings in others:
         differing = [name for name in ALIKE if settings.get(name) != known.get(name)]
         if differing:
-            raise ArgumentError(f"{first} and {run} differ in {', '.join(differing)}. Report them separately.")
+            raise ArgumentError(
+                f"{first} and {run} differ in {', '.join(differing)}. Write a separate report for each."
+            )
 
 
 def _place(path: Path, order: list[str]) -> tuple[int, str]:
-    """Returns the methods in the order of the recipe."""
+    """Returns a sort key that puts methods in the order of the recipe."""
     rows = read_records(path)
     return order.index(rows[0].method) if rows and rows[0].method in order else len(order), path.name
 
 
 def read_paper(path: Path, dataset: str, records: Sequence[tuple[Record, Record]]) -> list[Curve]:
-    """Returns the paper's curves for the settings among the records, under the names of the recipe."""
+    """Returns the paper's curves for the settings that occur in the records, under the names of the recipe."""
     if dataset not in PAPER_SETS:
         raise ArgumentError(
-            f"The paper has no curves of {dataset!r}, only of {', '.join(PAPER_SETS)} as it cuts them: leave them out."
+            f"The paper has no curves for {dataset!r}, only for {', '.join(PAPER_SETS)} with its own splits. "
+            "Leave out --paper."
         )
     budget = min(record.labels_spent for record, _ in records)
     shown = {(r.method, str(r.imbalance), r.start): named.method for r, named in reversed(records)}

@@ -1,4 +1,4 @@
-"""Checkpoints of a running training: written atomically after every epoch, read only by the same training."""
+"""Checkpoints of a training run, written atomically after every epoch and read only by the same run."""
 
 import hashlib
 import re
@@ -13,22 +13,22 @@ from torch.utils.data import Subset, TensorDataset
 
 from rarefish.errors import DataError
 from rarefish.io import replace_whole
-from rarefish.training.config import Course, TrainingResult
+from rarefish.training.config import Epoch, Training, TrainingResult
 
-FORMAT = "rarefish.training.image_training 1"
+FORMAT = "rarefish.training 2"
 
 
-def fingerprint(model: nn.Module, data: Any, validation: Any, course: Course, generator: torch.Generator) -> str:
-    """Returns a hash that identifies a training by its settings, data, initial weights and random state.
+def fingerprint(model: nn.Module, data: Any, validation: Any, training: Training, generator: torch.Generator) -> str:
+    """Returns a hash that identifies a training run by its settings, data, initial weights and random state.
 
-    Image files are identified by name and label; a change of a file's content is not noticed.
+    Image files are identified by name and label; changes to the content of a file go unnoticed.
     """
-    settings = {name: value for name, value in asdict(course).items() if name != "workers"}
+    settings = {name: value for name, value in asdict(training).items() if name != "num_workers"}
     return fingerprint_of(settings, data, validation, dict(model.state_dict()), generator.get_state())
 
 
 def fingerprint_of(*values: Any) -> str:
-    """Returns a hash of all the values; it changes when any of them changes."""
+    """Returns a hash that changes when any of the values changes."""
     digest = hashlib.sha256()
     for part in _parts(values):
         digest.update(part + b"\0")
@@ -36,73 +36,59 @@ def fingerprint_of(*values: Any) -> str:
 
 
 def read_checkpoint(path: Path, key: str) -> dict[str, Any] | None:
-    """Returns the checkpoint at `path`, or None if there is none or it belongs to another training."""
+    """Returns the checkpoint at `path`, or None if there is none or it belongs to another run."""
     if not path.exists():
         return None
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:
         checkpoint = None
-    if not isinstance(checkpoint, dict) or checkpoint.get("format") != FORMAT:
-        raise DataError(
-            f"{path} is not a checkpoint of this program, or is damaged. Move it away, or name another file."
-        )
+    if not isinstance(checkpoint, dict) or not str(checkpoint.get("format")).startswith("rarefish.training"):
+        raise DataError(f"{path} is damaged or not a checkpoint of rarefish. Move it away, or choose another file.")
     return checkpoint if checkpoint["fingerprint"] == key else None
 
 
-def write_checkpoint(
+def save_epoch(
     path: Path,
     key: str,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
-    best: dict[str, Tensor],
     result: TrainingResult,
+    best: dict[str, Tensor],
 ) -> None:
+    """Writes the state of a training run after an epoch; `best` contains the weights of the best epoch, if any."""
     state = {
         "format": FORMAT,
         "fingerprint": key,
-        "best": best,
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "generator": generator.get_state(),
         "history": [asdict(epoch) for epoch in result.history],
         "unreadable": result.unreadable,
     }
-    replace_whole(path, lambda file: torch.save(state, file))
+    replace_whole(path, lambda file: torch.save({**state, "best": best} if best else state, file))
 
 
-def save_epoch(
-    path: Path, key: str, epochs: int, model: nn.Module, optimizer: torch.optim.Optimizer, generator: torch.Generator
-) -> None:
-    """Writes the state of a training after `epochs` epochs."""
-    state = {
-        "format": FORMAT,
-        "fingerprint": key,
-        "epochs": epochs,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "generator": generator.get_state(),
-    }
-    replace_whole(path, lambda file: torch.save(state, file))
+def resume(
+    path: Path, key: str, model: nn.Module, optimizer: torch.optim.Optimizer, generator: torch.Generator
+) -> tuple[TrainingResult, dict[str, Tensor]]:
+    """Restores model, optimizer and generator from the checkpoint; returns the history and the best epoch's weights.
 
-
-def resume(path: Path, key: str, model: nn.Module, optimizer: torch.optim.Optimizer, generator: torch.Generator) -> int:
-    """Restores model, optimizer and generator from the checkpoint and returns the number of epochs already trained.
-
-    Returns 0 and changes nothing if there is no checkpoint of this training.
+    If there is no checkpoint of this run, both are empty and nothing is changed.
     """
     checkpoint = read_checkpoint(path, key)
     if not checkpoint:
-        return 0
+        return TrainingResult(), {}
     model.load_state_dict(checkpoint["model"])
     optimizer.load_state_dict(checkpoint["optimizer"])
     generator.set_state(checkpoint["generator"])
-    return checkpoint["epochs"]
+    history = tuple(Epoch(**epoch) for epoch in checkpoint["history"])
+    return TrainingResult(history, checkpoint["unreadable"]), checkpoint.get("best", {})
 
 
 def _parts(value: Any) -> Iterator[bytes]:
-    """Yields bytes that represent a value, in a fixed order."""
+    """Yields bytes that represent the value, in a fixed order."""
     if isinstance(value, Tensor):
         yield f"{value.dtype} {tuple(value.shape)}".encode()
         yield value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
@@ -125,5 +111,5 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 def _without_addresses(text: str) -> bytes:
-    """Encodes a text without memory addresses, which differ from process to process."""
+    """Returns the text as bytes without memory addresses, which differ between processes."""
     return re.sub(r" at 0x\w+", "", text).encode(errors="backslashreplace")

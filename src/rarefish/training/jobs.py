@@ -1,4 +1,4 @@
-"""A training as data, and functions that run one or several."""
+"""A training job as data, and functions that run one or several jobs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from rarefish.data.lazy_images import Images
-from rarefish.training.loop import Present, Share, Training, fit, show_as_is
+from rarefish.training.config import Training
+from rarefish.training.loop import Present, Share, fit, show_as_is
 
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of one call of `fit()`."""
+    """The arguments of a call to `fit()`."""
 
     model: nn.Module
     images: Images
@@ -27,9 +28,17 @@ class Job:
     """File to which `fit()` writes its state after each epoch."""
 
     @property
+    def can_be_batched(self) -> bool:
+        """Whether `fit_vmapped()` and `fit_on_streams()` can run the job: plain SGD on images in memory."""
+        training = self.training
+        is_plain = training.optimizer == "sgd" and training.merge_small_batch
+        is_special = training.nesterov or training.zoom or training.seed_dropout or training.patience
+        return isinstance(self.images, Tensor) and is_plain and not is_special
+
+    @property
     def tensor(self) -> Tensor:
-        """The images as a tensor, if they are in memory."""
-        assert isinstance(self.images, Tensor), "images that are not in memory can only be trained with fit()"
+        """The images as a tensor; they must be in memory."""
+        assert isinstance(self.images, Tensor) and self.can_be_batched, "this job can only be run with fit()"
         return self.images
 
 
@@ -49,7 +58,7 @@ def fit_one(job: Job, share: Share | None = None) -> None:
 
 
 def group_compatible(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Groups jobs that have the same settings, shape of images and architecture, so that they can run together."""
+    """Returns groups of jobs with the same settings, image shape and architecture, which can run together."""
     groups: dict[object, list[Job]] = {}
     for job in jobs:
         weights = tuple(weight.shape for weight in job.model.parameters())

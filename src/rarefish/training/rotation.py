@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from rarefish.data.lazy_images import Stored
 from rarefish.models.networks import with_new_classifier
+from rarefish.training.config import Training
 from rarefish.training.jobs import FitAll, Job, fit_each
-from rarefish.training.loop import Training
 
 ROTATION = Training(epochs=8, step_size=3)
 """The paper's settings for MNIST."""
@@ -19,12 +19,12 @@ ROTATION = Training(epochs=8, step_size=3)
 
 @dataclass(frozen=True)
 class PretrainingJob:
-    """A network to pretrain, and the images to use."""
+    """A network to pretrain, and the images to use for it."""
 
     model: nn.Module
     images: Float[Tensor, "N C H W"] | Stored
     num_classes: int
-    """Classes of the downstream task: the width of the new classifier."""
+    """Number of classes of the downstream task, which is the width of the new classifier."""
     generator: torch.Generator = field(repr=False)
     checkpoint: Path | None = None
     """File to which the state is written after each epoch."""
@@ -36,9 +36,9 @@ def pretrain_rotation(
     fit_all: FitAll = fit_each,
     on_epoch: Callable[[nn.Module], None] | None = None,
 ) -> list[nn.Module]:
-    """Returns copies of the models, trained on the four-way rotation task, each with a new classifier.
+    """Returns copies of the models that are trained on the four-way rotation task and have a new classifier.
 
-    A batch holds all four rotations of each image, so four times `training.batch_size` images.
+    A batch contains all four rotations of each image, and therefore four times `training.batch_size` images.
     """
     trainings = [
         Job(

@@ -1,4 +1,4 @@
-"""Assigns images to annotators and records their answers; several people can label at once."""
+"""Assign images to annotators and record their answers; several people can label at once."""
 
 import json
 import sqlite3
@@ -11,27 +11,27 @@ from rarefish.workspace.store import Store, now
 
 
 def votes(store: Store) -> dict[int, Counter[int | str]]:
-    """Image -> number of people per answer, which is a class number, "none" or "unsure"."""
+    """Returns, for each image, the number of people per answer: a class number, "none" or "unsure"."""
     found: dict[int, Counter[int | str]] = defaultdict(Counter)
     with store.reading() as connection:
         for image, kind, number in connection.execute(
-            "SELECT image, answer, class FROM standing WHERE answer <> 'skip'"
+            "SELECT image, answer, class FROM current_answer WHERE answer <> 'skip'"
         ):
             found[image][number if kind == "class" else kind] += 1
     return dict(found)
 
 
 def disagreements(store: Store) -> dict[int, Counter[int | str]]:
-    """The votes on images that received different answers."""
+    """Returns the votes for images that received different answers."""
     return {image: said for image, said in votes(store).items() if len(said) > 1}
 
 
 def opinions(store: Store, images: tuple[int, ...]) -> dict[int, dict[int | str, list[str]]]:
-    """Image -> answer -> names of the people who gave it, for these images."""
+    """Returns, for each of these images, its answers and the names of the people who gave them."""
     found: dict[int, dict[int | str, list[str]]] = {image: defaultdict(list) for image in images}
     with store.reading() as connection:
         for image, who, kind, number in connection.execute(
-            "SELECT image, who, answer, class FROM standing WHERE answer <> 'skip' "
+            "SELECT image, who, answer, class FROM current_answer WHERE answer <> 'skip' "
             "AND image IN (SELECT value FROM json_each(?)) ORDER BY id",
             (json.dumps(images),),
         ):
@@ -40,7 +40,7 @@ def opinions(store: Store, images: tuple[int, ...]) -> dict[int, dict[int | str,
 
 
 def settled(store: Store) -> dict[int, int]:
-    """Image -> class, for every image on which the most frequent answer is a class and is not tied."""
+    """Returns the class of every image whose most frequent answer is a class and is not tied."""
     found = {}
     for image, said in votes(store).items():
         (first, count), *rest = said.most_common()
@@ -51,7 +51,7 @@ def settled(store: Store) -> dict[int, int]:
 
 ANSWERS = ("class", "none", "unsure", "skip")
 LEASE_S = 600.0
-"""Seconds for which an image that was given to one person is not given to others."""
+"""Seconds for which an image that was assigned to one person is not assigned to others."""
 LONGEST_NAME = 64
 
 
@@ -70,25 +70,25 @@ class Task:
     center_guess: int | None
     """The class that the model predicted for the center."""
     guess: int | None
-    chances: tuple[tuple[int, float], ...]
-    """The most probable classes and their probabilities, as the model predicts them."""
+    probabilities: tuple[tuple[int, float], ...]
+    """The most likely classes and their probabilities, as predicted by the model."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How many images were picked, are still open, and were answered by whom."""
+    """How many images were picked, how many are still open, and who answered how many."""
 
     asked: int
     open: int
     own: int
-    """Images answered by the person who asks."""
+    """Number of images answered by the person who requests the progress."""
     by_person: dict[str, int]
-    split: int
-    """Images on which people disagree."""
+    disagreements: int
+    """Number of images on which people disagree."""
 
 
 def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> list[Task]:
-    """Leases the next images to this person and renews the leases of `held`, the images that the page already has.
+    """Leases the next images to this person, and renews the leases of `held`, the images that the page already has.
 
     Skipped images come back when nothing else is left.
     """
@@ -98,7 +98,7 @@ def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> 
         _renew(connection, who, held, moment)
         given = {"who": who, "needed": _needed(connection)}
         found: list[sqlite3.Row] = []
-        for again in (0, 1):  # skipped images only in the second pass
+        for again in (0, 1):  # skipped images come in the second pass
             shut = json.dumps([*held, *(row["image"] for row in found)])
             more = {"again": again, "shut": shut, "count": count - len(found)}
             found += connection.execute(OPEN, given | more).fetchall()
@@ -109,7 +109,7 @@ def take(store: Store, who: str, count: int = 1, held: tuple[int, ...] = ()) -> 
 def renew(store: Store, who: str, held: tuple[int, ...]) -> tuple[int, ...]:
     """Renews the leases of the images that this person may still answer, and returns those images.
 
-    An image whose lease has expired may have been given to someone else.
+    If the lease of an image has expired, the image may have been assigned to someone else.
     """
     check_name(who)
     with store.writing() as connection:
@@ -117,7 +117,7 @@ def renew(store: Store, who: str, held: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def tasks(store: Store, images: tuple[int, ...]) -> list[Task]:
-    """The tasks for these images, answered or not; images that no round has picked are left out."""
+    """Returns the tasks for these images, answered or not, except for images that no round has picked."""
     with store.reading() as connection:
         rows = connection.execute(f"{TASK} WHERE pick.image IN (SELECT value FROM json_each(?))", (json.dumps(images),))
         return [_to_task(row) for row in rows]
@@ -128,10 +128,10 @@ TASK = "SELECT pick.*, center.class AS center_class FROM pick LEFT JOIN image AS
 OPEN = f"""
 {TASK}
 WHERE is_open
-  AND NOT EXISTS (SELECT 1 FROM standing WHERE standing.image = pick.image AND standing.who = :who
-                  AND (NOT :again OR standing.answer <> 'skip'))
+  AND NOT EXISTS (SELECT 1 FROM current_answer WHERE current_answer.image = pick.image AND current_answer.who = :who
+                  AND (NOT :again OR current_answer.answer <> 'skip'))
   AND (SELECT count(*) FROM lease WHERE lease.image = pick.image AND lease.who <> :who)
-    + (SELECT count(*) FROM standing WHERE standing.image = pick.image AND standing.answer <> 'skip') < :needed
+    + (SELECT count(*) FROM current_answer AS own WHERE own.image = pick.image AND own.answer <> 'skip') < :needed
   AND pick.image NOT IN (SELECT value FROM json_each(:shut))
 ORDER BY pick.round, rank LIMIT :count
 """
@@ -140,7 +140,7 @@ ORDER BY pick.round, rank LIMIT :count
 def answer(
     store: Store, image: int, who: str, kind: str, number: int | None, ticket: str, seconds: float | None = None
 ) -> int:
-    """Records an answer and returns the id of the label. The same ticket again returns the same label."""
+    """Records an answer and returns the id of the label. Repeating a ticket returns the same label."""
     with store.writing() as connection:
         return record(connection, image, who, kind, number, ticket, seconds)
 
@@ -155,16 +155,16 @@ def record(
     seconds: float | None = None,
     made_at: str | None = None,
 ) -> int:
-    """Like `answer`, within the caller's transaction; `made_at` is the time of an answer that is older than now."""
+    """Records an answer like `answer`, but in the caller's transaction; `made_at` is the time of an older answer."""
     check_name(who)
     if kind not in ANSWERS:
-        raise LabelError(f"An answer is one of {', '.join(ANSWERS)}, not {kind!r}.")
+        raise LabelError(f"An answer must be one of {', '.join(ANSWERS)}, not {kind!r}.")
     if (kind == "class") != (number is not None):
-        raise LabelError("A class number must be given with the answer 'class', and with no other answer.")
+        raise LabelError("Give a class number with the answer 'class' and with no other answer.")
     known = find_ticket(connection, ticket)
     if known:
         if (known["image"], known["who"], known["answer"], known["class"]) != (image, who, kind, number):
-            raise LabelError("This ticket belongs to another answer. Send each answer with a ticket of its own.")
+            raise LabelError("This ticket belongs to another answer. Send each answer with a separate ticket.")
         return known["id"]
     pick = connection.execute("SELECT round FROM pick WHERE image = ?", (image,)).fetchone()
     if pick is None:
@@ -174,11 +174,11 @@ def record(
     if (
         kind == "skip"
         and connection.execute(
-            "SELECT 1 FROM standing WHERE image = ? AND who = ? AND answer <> 'skip'", (image, who)
+            "SELECT 1 FROM current_answer WHERE image = ? AND who = ? AND answer <> 'skip'", (image, who)
         ).fetchone()
     ):
         raise LabelError(
-            f"You have already answered image {image}; a skip would discard that. Undo it, or answer again."
+            f"You have already answered image {image}; a skip would discard that answer. Undo it, or answer again."
         )
     done = connection.execute(
         "INSERT INTO label (image, round, who, made_at, answer, class, seconds, ticket) VALUES (?,?,?,?,?,?,?,?)",
@@ -191,13 +191,14 @@ def record(
 
 
 def undo(store: Store, who: str, ticket: str) -> Task | None:
-    """Undoes this person's last answer and returns its task; None if there is nothing to undo."""
+    """Undoes this person's last answer and returns its task, or None if there is nothing to undo."""
     check_name(who)
     with store.writing() as connection:
         known = find_ticket(connection, ticket)
         if known and (known["who"], known["answer"]) != (who, "undo"):
-            raise LabelError("This ticket belongs to an answer. Send each undo with a ticket of its own.")
-        last = connection.execute("SELECT * FROM standing WHERE who = ? ORDER BY id DESC LIMIT 1", (who,)).fetchone()
+            raise LabelError("This ticket belongs to an answer. Send each undo with a separate ticket.")
+        query = "SELECT * FROM current_answer WHERE who = ? ORDER BY id DESC LIMIT 1"
+        last = connection.execute(query, (who,)).fetchone()
         if known is None and last is None:
             return None
         if known is None:
@@ -212,44 +213,43 @@ def undo(store: Store, who: str, ticket: str) -> Task | None:
     return _to_task(row)
 
 
-def standing_answers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
-    """Every person's current answer to every image, in the order they were given."""
-    return connection.execute("SELECT * FROM standing ORDER BY id").fetchall()
+def current_answers(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+    """Returns the current answer of every person to every image, in chronological order."""
+    return connection.execute("SELECT * FROM current_answer ORDER BY id").fetchall()
 
 
-def standing_answer(connection: sqlite3.Connection, image: int, who: str) -> sqlite3.Row | None:
-    """This person's current answer to the image; None if there is none, or it was undone."""
-    return connection.execute("SELECT * FROM standing WHERE image = ? AND who = ?", (image, who)).fetchone()
+def current_answer(connection: sqlite3.Connection, image: int, who: str) -> sqlite3.Row | None:
+    """Returns this person's current answer to the image, or None if there is none or it was undone."""
+    return connection.execute("SELECT * FROM current_answer WHERE image = ? AND who = ?", (image, who)).fetchone()
 
 
 def last_label(connection: sqlite3.Connection, image: int, who: str) -> sqlite3.Row | None:
-    """The last row that this person's answers and undos left on the image."""
+    """Returns the last row among this person's answers and undos for the image."""
     query = "SELECT * FROM label WHERE image = ? AND who = ? ORDER BY id DESC"
     return connection.execute(query, (image, who)).fetchone()
 
 
 def find_label(connection: sqlite3.Connection, label: int) -> sqlite3.Row:
-    """The row of a label by its id."""
+    """Returns the row of the label with this id."""
     return connection.execute("SELECT * FROM label WHERE id = ?", (label,)).fetchone()
 
 
 def find_ticket(connection: sqlite3.Connection, ticket: str) -> sqlite3.Row | None:
-    """The row that was recorded with this ticket, if there is one."""
+    """Returns the row that was recorded with this ticket, or None."""
     return connection.execute("SELECT * FROM label WHERE ticket = ?", (ticket,)).fetchone()
 
 
 def progress(store: Store, who: str = "") -> Progress:
-    """How many images are answered and still open, in total and by each person."""
+    """Returns how many images are answered and still open, in total and per person."""
     with store.reading() as connection:
         asked, still = connection.execute("SELECT count(*), coalesce(sum(is_open), 0) FROM pick").fetchone()
-        people = dict(
-            connection.execute("SELECT who, count(*) FROM standing WHERE answer <> 'skip' GROUP BY who").fetchall()
-        )
+        query = "SELECT who, count(*) FROM current_answer WHERE answer <> 'skip' GROUP BY who"
+        people = dict(connection.execute(query).fetchall())
     return Progress(asked, still, people.get(who, 0), people, len(disagreements(store)))
 
 
 def ask_people(store: Store, number: int) -> None:
-    """Sets how many people must answer each image, and updates which images are open."""
+    """Sets how many people must answer each image and updates which images are open."""
     with store.writing() as connection:
         connection.execute("INSERT OR REPLACE INTO setting VALUES ('people_per_image', ?)", (json.dumps(number),))
         connection.execute("UPDATE pick SET is_open = " + IS_OPEN, (number,))
@@ -260,19 +260,19 @@ def refresh(connection: sqlite3.Connection, image: int) -> None:
     connection.execute("UPDATE pick SET is_open = " + IS_OPEN + " WHERE image = ?", (_needed(connection), image))
 
 
-IS_OPEN = """((SELECT count(*) FROM standing WHERE standing.image = pick.image AND standing.answer <> 'skip') < ?)"""
+IS_OPEN = "((SELECT count(*) FROM current_answer AS own WHERE own.image = pick.image AND own.answer <> 'skip') < ?)"
 
 
 def check_name(who: str) -> None:
-    """Raises ArgumentError if this cannot be the name of a person."""
+    """Raises ArgumentError if the name is not valid for a person."""
     if not who.strip() or len(who) > LONGEST_NAME or not who.isprintable():
-        raise ArgumentError(f"A name has 1 to {LONGEST_NAME} printable characters, not {who[:80]!r}.")
+        raise ArgumentError(f"A name must have 1 to {LONGEST_NAME} printable characters, not {who[:80]!r}.")
 
 
 def _renew(connection: sqlite3.Connection, who: str, held: tuple[int, ...], moment: float) -> tuple[int, ...]:
     """Renews leases, except for images that the person has answered in the meantime.
 
-    A lease that lasts longer than LEASE_S was made while the clock was ahead; it ends now.
+    A lease that would last longer than LEASE_S was made while the clock was ahead, so it ends now.
     """
     connection.execute("DELETE FROM lease WHERE until < ? OR until > ?", (moment, moment + LEASE_S))
     given = {"who": who, "needed": _needed(connection), "again": 1, "shut": "[]", "count": -1}
@@ -293,9 +293,9 @@ def _needed(connection: sqlite3.Connection) -> int:
 
 
 def _to_task(row: sqlite3.Row) -> Task:
-    chances = tuple((int(number), float(chance)) for number, chance in json.loads(row["chances"]))
+    probabilities = tuple((int(number), float(value)) for number, value in json.loads(row["probabilities"]))
     values = {
         name: row[name]
         for name in ("image", "round", "rank", "similarity", "center", "center_class", "center_guess", "guess")
     }
-    return Task(**values, chances=chances)
+    return Task(**values, probabilities=probabilities)

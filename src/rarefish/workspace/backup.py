@@ -1,4 +1,4 @@
-"""Backs up a workspace, also while others write to it: copied, verified, and renamed into place at the end."""
+"""Back up a workspace, even while others write to it. The copy is verified and then renamed to its final place."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ class Backup:
 
     folder: Path
     labels: int
-    """Rows of labels: every answer and every undo."""
+    """Number of label rows: every answer and every undo."""
     models: int
     missing: tuple[str, ...]
     """Weight files that no longer exist in the workspace."""
@@ -28,11 +28,11 @@ class Backup:
 def back_up(store: Store, target: Path) -> Backup:
     """Copies labels, rounds and weights to a folder that does not exist yet or is empty.
 
-    The database is copied with SQLite's online backup: a consistent state with everything committed so far.
+    The database is copied with SQLite's online backup, which gives a consistent state of everything committed so far.
     """
     target = target.absolute()
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
-        raise ArgumentError(f"{target} exists and is not an empty folder. Name a new folder for the backup.")
+        raise ArgumentError(f"{target} exists and is not an empty folder. Choose a new folder for the backup.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         unfinished = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".unfinished", dir=target.parent))
@@ -47,12 +47,12 @@ def back_up(store: Store, target: Path) -> Backup:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
-        raise WorkspaceError(f"The backup {target} could not be made: {error.strerror or error}.") from error
+        raise WorkspaceError(f"Cannot write the backup {target}: {error.strerror or error}.") from error
     return Backup(target, labels, len(weights) - len(missing), missing)
 
 
 def _copy_database(store: Store, path: Path) -> tuple[int, list[str]]:
-    """Copies the database; returns its number of labels and the names of its weight files."""
+    """Copies the database and returns its number of labels and the names of its weight files."""
     with explain_errors(path.parent), closing(sqlite3.connect(path, isolation_level=None)) as copy:
         with store.reading() as connection:
             connection.backup(copy)

@@ -13,10 +13,10 @@ from rarefish.errors import WorkspaceError
 PATIENCE_S = 30
 """Seconds to wait for another process to finish its transaction."""
 CLOSING_S = 2
-"""Seconds that closing waits for readers in other processes before it leaves merging the -wal to them."""
+"""Seconds to wait on closing for readers in other processes, before the merging of the -wal is left to them."""
 
 Files = tuple[tuple[int, int] | None, ...]
-"""Device and inode of the database, its -wal and its -shm; None for a file that does not exist."""
+"""Device and inode of the database, its -wal and its -shm, or None for a file that does not exist."""
 
 
 class Connection(sqlite3.Connection):
@@ -27,10 +27,10 @@ class Connection(sqlite3.Connection):
 
 
 def connect(path: Path, mode: str = "rw") -> Connection:
-    """Opens a connection, read-only where nothing can be written. The mode "rwc" creates the file."""
+    """Opens a connection, which is read-only if the file cannot be written. The mode "rwc" creates the file."""
     is_read_only = mode == "rw" and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
     if is_read_only:
-        # Without a -wal nobody is writing, so SQLite does not need a -shm, which it could not create here.
+        # Without a -wal, nobody is writing, so SQLite does not need a -shm, which it could not create here.
         mode = "ro" if wal_bytes(path) else "ro&immutable=1"
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
@@ -45,7 +45,7 @@ def connect(path: Path, mode: str = "rw") -> Connection:
         connection.row_factory = sqlite3.Row
         if not is_read_only:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")  # an acknowledged label survives a power cut
+            connection.execute("PRAGMA synchronous = FULL")  # an acknowledged label survives a power failure
         connection.execute("PRAGMA foreign_keys = ON")
         connection.files = files_at(path)
     except BaseException:
@@ -55,7 +55,7 @@ def connect(path: Path, mode: str = "rw") -> Connection:
 
 
 def files_at(path: Path) -> Files:
-    """The files that are now at the path of the database, its -wal and its -shm."""
+    """Returns the files that currently are the database, its -wal and its -shm at this path."""
     found = []
     for suffix in ("", "-wal", "-shm"):
         try:
@@ -67,7 +67,7 @@ def files_at(path: Path) -> Files:
 
 
 def wal_bytes(path: Path) -> int:
-    """The size of the -wal, which holds committed pages until they are merged into the database."""
+    """Returns the size of the -wal, which holds committed pages until they are merged into the database."""
     try:
         return os.stat(f"{path}-wal").st_size
     except OSError:
@@ -77,7 +77,7 @@ def wal_bytes(path: Path) -> int:
 class Connections:
     """The connections of this process to one database.
 
-    SQLite keeps writing to a file that was moved, deleted or replaced. Therefore the files at the path are compared
+    SQLite keeps writing to a file that was moved, deleted or replaced. Therefore, the files at the path are compared
     with the open ones before each transaction and, with `check`, after each commit.
     """
 
@@ -93,12 +93,12 @@ class Connections:
 
     def _forget(self) -> None:
         self._own, self._open = threading.local(), WeakSet[Connection]()
-        self._first: Connection | None = None  # its files are those that all others must have
+        self._first: Connection | None = None  # all others must have the same files open
 
     @contextmanager
     def borrow(self) -> Iterator[Connection]:
         """Yields this thread's connection, which is not closed until the block ends."""
-        if self._pid != os.getpid():  # a connection must not be used, nor closed, across a fork
+        if self._pid != os.getpid():  # a connection must be neither used nor closed across a fork
             self._inherited += [self._own, *self._open]
             self._begin()
         connection = self._take()
@@ -108,7 +108,7 @@ class Connections:
             self._give_back()
 
     def own(self) -> Connection:
-        """This thread's connection, opened if necessary."""
+        """Returns this thread's connection; opens it if necessary."""
         connection = getattr(self._own, "connection", None)
         if connection is None:
             self._own.connection = connection = connect(self.path)
@@ -117,7 +117,7 @@ class Connections:
         return connection
 
     def check(self, connection: Connection) -> None:
-        """Raises WorkspaceError if the path leads to other files than the connection has open."""
+        """Raises WorkspaceError if the files at the path are not those that the connection has open."""
         if self._has_moved(connection):
             raise WorkspaceError(self._what_happened(connection))
 
@@ -154,13 +154,13 @@ class Connections:
     def _reopen(self, first: Connection) -> None:
         """Closes all connections, unless something committed through them could be lost.
 
-        A file that replaced the open one is opened only if the old -wal is no longer beside it, because SQLite would
+        A file that replaced the open one is opened only if the old -wal is no longer next to it, because SQLite would
         apply that -wal to the new file.
         """
         if not self._changed.wait_for(lambda: not self._in_use, PATIENCE_S):
             raise WorkspaceError(self._what_happened(first))
         if first is not self._first:
-            return  # another thread has closed them while this one waited
+            return  # another thread closed them while this one was waiting
         there = files_at(self.path)
         if there[0] == first.files[0]:
             if not first.is_read_only and first.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
@@ -175,7 +175,7 @@ class Connections:
         self._forget()
 
     def _has_all(self, connection: Connection) -> bool:
-        """Whether the file at the path is a copy of the open one, with every label."""
+        """Returns whether the file at the path is a copy of the open one with all labels."""
         other = connect(self.path)
         try:
             identity = "SELECT value FROM setting WHERE name = 'identity'"
@@ -191,13 +191,13 @@ class Connections:
     def _what_happened(self, connection: Connection) -> str:
         there = files_at(self.path)
         if there[0] is None:
-            return f"{self.path} was moved or removed while it was in use: nothing is saved until it is back."
+            return f"{self.path} was moved or removed while it was in use. Nothing is saved until it is back."
         if there[0] != connection.files[0]:
             return (
-                f"{self.path} was replaced while it was in use by a file that lacks its labels: nothing is saved "
-                "until the first file is back. If the new file is the right one, stop this process and start it again."
+                f"While {self.path} was in use, it was replaced by a file without its labels. Nothing is saved until "
+                "the original file is back. If the new file is the right one, restart this process."
             )
         return (
-            f"{self.path}-wal or {self.path.name}-shm was removed while it was in use, and others are still reading: "
-            "nothing is saved until its labels are merged. Stop all processes that use the workspace and restart them."
+            f"{self.path}-wal or {self.path.name}-shm was removed while it was in use, and others are still reading. "
+            "Nothing is saved until its labels are merged. Stop all processes that use the workspace and restart them."
         )

@@ -1,4 +1,4 @@
-"""Indexed images looked up by id, content hash or path, and their files read only where they have not changed."""
+"""Look up indexed images by id, content hash or path, and read their files if they have not changed."""
 
 import os
 import sqlite3
@@ -11,7 +11,7 @@ from rarefish.workspace.indexing import fingerprint
 from rarefish.workspace.store import Store
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-"""Opening a named pipe that has taken a file's place must not block."""
+"""Opening must not block if a named pipe has replaced a file."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class IndexedFile:
 
 
 def read_indexed(path: bytes | Path, num_bytes: int, hash_: str) -> bytes | None:
-    """The content of a file if it is the file that was indexed, else None; raises OSError if it cannot be read."""
+    """Returns the content of a file, or None if it is not the indexed one; raises OSError if it cannot be read."""
     descriptor = os.open(path, FLAGS)
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size != num_bytes:  # reading from a pipe or device could block
@@ -36,7 +36,7 @@ def read_indexed(path: bytes | Path, num_bytes: int, hash_: str) -> bytes | None
 
 
 def has_changed(path: Path, num_bytes: int, modified: int, hash_: str, deep: bool = False) -> bool:
-    """Whether a file is not the one that was indexed. It is read only if its time differs, or if `deep`."""
+    """Returns whether a file is not the one that was indexed; reads it only if its time differs or with `deep`."""
     status = path.stat()
     if status.st_size != num_bytes:
         return True
@@ -44,7 +44,7 @@ def has_changed(path: Path, num_bytes: int, modified: int, hash_: str, deep: boo
 
 
 def find_shown(store: Store, image: int) -> IndexedFile | None:
-    """The file of a picked or validation image; None for any other, which nobody is shown."""
+    """Returns the file of a picked or validation image, or None for any other image, which must not be shown."""
     with store.reading() as connection:
         row = connection.execute(
             "SELECT part, path, hash, bytes FROM image WHERE id = ? "
@@ -63,18 +63,18 @@ def picked_paths(connection: sqlite3.Connection) -> Iterator[tuple[int, bytes]]:
 
 
 def is_picked(connection: sqlite3.Connection, image: int) -> bool:
-    """Whether a round has picked this image."""
+    """Returns whether a round has picked this image."""
     return connection.execute("SELECT 1 FROM pick WHERE image = ?", (image,)).fetchone() is not None
 
 
 def pool_hash(connection: sqlite3.Connection, image: int) -> str | None:
-    """The content hash of a pool image; None if the pool has no image with this id."""
+    """Returns the content hash of a pool image, or None if the pool has no image with this id."""
     row = connection.execute("SELECT hash FROM image WHERE id = ? AND part = 'pool'", (image,)).fetchone()
     return row and row["hash"]
 
 
 def find_by_hash(connection: sqlite3.Connection, hash_: str) -> int | None:
-    """The pool image with this content, preferably a copy in use; None if there is none."""
+    """Returns the pool image with this content, preferably a copy in use, or None if there is none."""
     row = connection.execute(
         "SELECT id FROM image WHERE hash = ? AND part = 'pool' ORDER BY state = 'ready' DESC, id", (hash_,)
     ).fetchone()
@@ -82,12 +82,12 @@ def find_by_hash(connection: sqlite3.Connection, hash_: str) -> int | None:
 
 
 def find_by_paths(connection: sqlite3.Connection, paths: Iterable[bytes]) -> set[int]:
-    """The pool images at any of these paths, which are relative to the pool's folder."""
+    """Returns the pool images at any of these paths, which are relative to the pool's folder."""
     query = "SELECT id FROM image WHERE part = 'pool' AND path = ?"
     return {row["id"] for path in paths for row in connection.execute(query, (path,))}
 
 
 def content_hashes(connection: sqlite3.Connection, images: Iterable[int]) -> set[str]:
-    """The content hashes of these images; copies of one image have the same."""
+    """Returns the content hashes of these images; copies of an image have the same hash."""
     query = "SELECT hash FROM image WHERE id = ?"
     return {row["hash"] for image in images for row in connection.execute(query, (image,))}

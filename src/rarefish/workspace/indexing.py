@@ -1,21 +1,19 @@
-"""Indexes image files into a workspace: hashes and checks them, and records why a file is left out."""
+"""Index image files in a workspace: hash and check them, and record why a file is left out."""
 
 import os
 import sqlite3
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from hashlib import blake2b
 from io import BytesIO
 from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 
 from rarefish.data.file_listing import ListedFile, show
+from rarefish.data.hashing import content_id
 from rarefish.data.image_io import open_picture
-from rarefish.data.worker_processes import end_with_parent
+from rarefish.data.worker_processes import worker_pool
 from rarefish.errors import ArgumentError, DataError, WorkspaceError, list_some
 from rarefish.progress import track
 from rarefish.workspace.reconciliation import IN_VALIDATION, Changes, Content, FoundFile, Row, reconcile
@@ -23,29 +21,29 @@ from rarefish.workspace.store import Store
 
 AT_ONCE = 64
 MOST_BYTES = 1 << 30
-"""Larger files are left out without being read."""
+"""Larger files are left out unread."""
 FEW = 5
-"""Number of file names in a summary."""
+"""Maximum number of file names in a summary."""
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """The result of indexing, for a summary."""
+    """The result of indexing."""
 
     taken: int
-    """Usable images in total."""
+    """Total number of usable images."""
     new: int
     left_out: dict[str, tuple[int, tuple[str, ...]]]
-    """State -> number of files, and the names and notes of some of them."""
+    """For each state, the number of files, and the names and notes of some of them."""
 
 
 def index(
     store: Store, part: str, root: Path, files: Sequence[ListedFile], *, jobs: int = 0, shown: bool = True
 ) -> Indexed:
-    """Indexes files; a file whose path, size and modification time are unchanged is not read again.
+    """Indexes files; files with unchanged path, size and modification time are not read again.
 
-    New images are recorded in batches as they are read, so that a killed run continues where it stopped. Moved, copied,
-    edited and removed files are handled at the end in one transaction, when all files are known.
+    New images are recorded in batches as they are read, so that a run that was killed can continue where it stopped.
+    Moved, copied, edited and removed files are handled in one transaction at the end, when all files are known.
     """
     numbers = {name: number for number, name in enumerate(store.classes())}
     check_labels(files, numbers)
@@ -78,7 +76,7 @@ def index(
 
 
 def check_labels(files: Iterable[ListedFile], known: Container[str]) -> None:
-    """Raises ArgumentError if a file has a class that is not among the known ones."""
+    """Raises ArgumentError if a file has an unknown class."""
     unknown = Counter(f.label for f in files if f.label is not None and f.label not in known)
     if unknown:
         raise ArgumentError(
@@ -87,7 +85,7 @@ def check_labels(files: Iterable[ListedFile], known: Container[str]) -> None:
 
 
 def check_root(store: Store, part: str, root: Path) -> None:
-    """Raises WorkspaceError if `root` is not the indexed folder; the same folder at a new place is accepted."""
+    """Raises WorkspaceError if `root` is not the indexed folder; the same folder in a new place is accepted."""
     before = store.settings().get(f"{part}_root")
     if before is None or Path(before) == Path(os.path.abspath(root)):
         return
@@ -98,13 +96,13 @@ def check_root(store: Store, part: str, root: Path) -> None:
     there = sum(os.path.isfile(path) and os.path.getsize(path) == size for path, size in here)
     if known and there < len(known) / 2:
         raise WorkspaceError(
-            f"The {part} images of {store.folder} are in {before}; {root} is another folder. Put all images into one "
-            "folder and use it, or create another workspace."
+            f"The {part} images of {store.folder} are in {before}, but {root} is another folder. Put all images into "
+            "one folder, or create another workspace."
         )
 
 
 def _stamp(path: bytes) -> tuple[int, int] | None:
-    """Size and modification time of a file; None if it does not exist."""
+    """Returns the size and modification time of a file, or None if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -113,7 +111,7 @@ def _stamp(path: bytes) -> tuple[int, int] | None:
 
 
 def read_image_file(path: bytes) -> Content:
-    """Reads a file once: its hash, its size as an image, or why it is not a usable image."""
+    """Reads a file once and returns its hash and image size, or why it is not a usable image."""
     try:
         status = os.stat(path)
         modified = status.st_mtime_ns
@@ -134,8 +132,8 @@ def read_image_file(path: bytes) -> Content:
 
 
 def fingerprint(content: bytes) -> str:
-    """The hash by which an image's content is recognized."""
-    return blake2b(content, digest_size=16).hexdigest()
+    """Returns the hash that identifies an image's content."""
+    return content_id(content)
 
 
 def _read_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
@@ -144,12 +142,12 @@ def _read_all(paths: Sequence[bytes], jobs: int) -> Iterator[Content]:
         yield from map(read_image_file, paths)
         return
     try:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("forkserver"), initializer=end_with_parent) as pool:
+        with worker_pool(jobs, "forkserver") as pool:
             yield from pool.map(read_image_file, paths, chunksize=AT_ONCE)
     except BrokenProcessPool as error:
         raise WorkspaceError(
-            "A process that reads images was killed, perhaps because memory ran out. Images indexed so far are kept. "
-            "Run the same command again, with --jobs 1 if it keeps failing."
+            "A process that reads images was killed, perhaps because it ran out of memory. The images indexed so far "
+            "are kept. Run the same command again, with --jobs 1 if it keeps failing."
         ) from error
 
 
@@ -171,7 +169,7 @@ def _insert(connection: sqlite3.Connection, part: str, rows: Iterable[Row]) -> N
 def _add_new(
     connection: sqlite3.Connection, part: str, file: ListedFile, content: Content, numbers: dict[str, int]
 ) -> bool:
-    """Adds an image whose content no row has, and returns whether it did; others may be moved files or copies."""
+    """Adds an image if no row has its content, and returns whether it did; others may be moved files or copies."""
     query = "SELECT 1 FROM image WHERE part = ? AND hash = ?"
     if content.hash and connection.execute(query, (part, content.hash)).fetchone():
         return False
@@ -212,7 +210,7 @@ def _trusted(connection: sqlite3.Connection) -> set[str]:
 
 def _apply(connection: sqlite3.Connection, part: str, changes: Changes) -> None:
     connection.executemany("DELETE FROM image WHERE id = ?", [(id_,) for id_ in changes.removed])
-    connection.executemany(  # paths are unique, so where files were swapped their rows first give up the old ones
+    connection.executemany(  # paths are unique, so the rows of swapped files must first give up the old ones
         "UPDATE image SET path = ? WHERE id = ? AND path <> ?",
         [(b"/moving/%d" % (row.id or 0), row.id, row.path) for row in changes.changed],
     )

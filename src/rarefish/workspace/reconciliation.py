@@ -1,4 +1,4 @@
-"""Matches rows of the index to files after files were moved, copied, edited or removed."""
+"""Match the rows of the index with the files after files were moved, copied, edited or removed."""
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -8,12 +8,12 @@ from rarefish.data.file_listing import show
 from rarefish.errors import DataError
 
 IN_VALIDATION = "the same image is in the validation set"
-GONE = "is gone"
+GONE = "no longer exists"
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a file: its hash, size, and dimensions as an image."""
+    """The content of a file: its hash, size and image dimensions."""
 
     hash: str
     """Empty if the file cannot be read."""
@@ -37,7 +37,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the table `image`."""
+    """A row of the `image` table."""
 
     id: int | None
     """None for a new row."""
@@ -47,12 +47,12 @@ class Row:
     state: str
     note: str
     is_kept: bool = False
-    """Whether a round refers to the row; such a row keeps its content and is never removed."""
+    """Whether a round refers to the row. Such a row keeps its content and is never removed."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes to the index, to be applied in this order."""
+    """Changes to the index, in the order in which they must be applied."""
 
     removed: list[int]
     """Ids of rows that no round refers to and whose path now belongs to another row."""
@@ -67,8 +67,8 @@ def reconcile(part: str, rows: Sequence[Row], files: Sequence[FoundFile], truste
 
     A row follows its content: to the new path of a moved file, or to a copy if the file was removed. Rows that a round
     refers to are matched first. If the image of such a row no longer exists anywhere in the pool, its path stays
-    reserved for it, unless another such image was moved there. Each content is used once, and in the pool only if its
-    hash is not in `trusted`, the hashes of the validation set.
+    reserved for it, unless another such image was moved there. Each content is used once. In the pool, it is used only
+    if its hash is not in `trusted`, the hashes of the validation set.
     """
     if part == "validation":
         check_classes_agree(files)
@@ -99,7 +99,7 @@ def reconcile(part: str, rows: Sequence[Row], files: Sequence[FoundFile], truste
 
 
 def check_classes_agree(files: Iterable[FoundFile]) -> None:
-    """Raises DataError if an image is in two classes of the validation set."""
+    """Raises DataError if the validation set has the same image in two classes."""
     first: dict[str, FoundFile] = {}
     for file in files:
         if file.content.hash and not file.content.problem:
@@ -113,9 +113,9 @@ def check_classes_agree(files: Iterable[FoundFile]) -> None:
 def _follow_content(
     owners: dict[bytes, Row], rows: Sequence[Row], here: Mapping[bytes, FoundFile], known: Sequence[Row] = ()
 ) -> list[Row]:
-    """Assigns each row the file with its content, preferably at its own path. Returns the rows without a file.
+    """Assigns to each row the file with its content, preferably at its own path. Returns the rows without a file.
 
-    Files whose content does not belong to a row of `known` at the same path are assigned first.
+    Files are assigned first if their content does not belong to a row of `known` at the same path.
     """
     loose = []
     for row in rows:
@@ -151,7 +151,7 @@ def _is_in_place(row: Row, here: Mapping[bytes, FoundFile]) -> bool:
 def _choose_used(
     owners: Mapping[bytes, Row], here: Mapping[bytes, FoundFile], trusted: Container[str]
 ) -> dict[str, bytes]:
-    """Hash -> path of the copy to use: one that a round refers to, else the one used before."""
+    """Returns, for each hash, the path of the copy to use: one that a round refers to, or else the one used before."""
     used: dict[str, bytes] = {}
     for path, owner in owners.items():
         content = here[path].content
@@ -170,7 +170,7 @@ def _is_usable(owner: Row, content: Content) -> bool:
 
 
 def _present(owner: Row, file: FoundFile, used: Mapping[str, bytes], trusted: Container[str]) -> Row:
-    """The row updated from its file."""
+    """Returns the row updated from its file."""
     content = file.content
     state, note = "ready", ""
     if not _is_usable(owner, content):
@@ -185,10 +185,8 @@ def _present(owner: Row, file: FoundFile, used: Mapping[str, bytes], trusted: Co
 
 
 def _lose(row: Row, part: str, is_taken: bool, trusted: Container[str]) -> Row:
-    """A row that a round refers to and whose image is missing; its path is changed if another image has taken it."""
-    path = (
-        row.path + b"/replaced-%d" % (row.id or 0) if is_taken else row.path
-    )  # no other file can have a path below a file
+    """Returns a row that a round refers to and whose image is missing; its path changes if it is taken."""
+    path = row.path + b"/replaced-%d" % (row.id or 0) if is_taken else row.path  # no other file can be below a file
     if part == "validation":
         return replace(_mark_gone(row), path=path)
     state, note = ("trusted", IN_VALIDATION) if row.content.hash in trusted else ("ready", "")

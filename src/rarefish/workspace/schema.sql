@@ -1,5 +1,5 @@
--- Labels are rows that are never changed: an undo is a row of its own. What is derived from them (pick.is_open) is
--- written in the same transaction, and `rarefish check` compares the two.
+-- Labels are rows that are never changed: an undo is a separate row. Values that are derived from labels (pick.is_open)
+-- are updated in the same transaction, and `rarefish check` compares the two.
 
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 
@@ -31,7 +31,7 @@ CREATE TABLE pick (
     center_guess INTEGER REFERENCES class, -- what the model took the center for
     similarity REAL NOT NULL,
     guess INTEGER REFERENCES class,
-    chances TEXT NOT NULL,         -- JSON: the likeliest classes, [[number, chance], …]
+    probabilities TEXT NOT NULL,   -- JSON: the most probable classes, [[number, probability], …]
     is_open INTEGER NOT NULL DEFAULT 1,
     UNIQUE (round, rank)
 ) STRICT;
@@ -57,7 +57,7 @@ CREATE TRIGGER label_stays BEFORE UPDATE ON label BEGIN SELECT RAISE(ABORT, 'lab
 CREATE TRIGGER label_is_kept BEFORE DELETE ON label BEGIN SELECT RAISE(ABORT, 'labels are never removed'); END;
 
 -- The last answer of each person on each image that was not taken back.
-CREATE VIEW standing AS
+CREATE VIEW current_answer AS
 SELECT * FROM label AS one
 WHERE answer <> 'undo'
   AND NOT EXISTS (SELECT 1 FROM label AS undo WHERE undo.undoes = one.id)

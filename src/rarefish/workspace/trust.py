@@ -1,7 +1,8 @@
-"""Decides which workspaces may run Python code as their model: those that this user created or allowed with `--trust`.
+"""Decide which workspaces may run Python code as their model: those that the user created or allowed with `--trust`.
 
-A workspace names its model by an address, and FILE.py:FUNCTION or module:function is code. Somebody who opens another
-person's workspace has not chosen that code. Permissions are kept outside the workspace, in the user's configuration.
+A workspace names its model by an address, and an address FILE.py:FUNCTION or module:function is code. Somebody who
+opens another person's workspace has not chosen that code. Permissions are stored outside the workspace, in the user's
+configuration.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from warnings import warn
 
+from rarefish.data.hashing import digest_file
 from rarefish.data.image_io import printable
 from rarefish.errors import WorkspaceError
 from rarefish.io import write_whole
@@ -22,12 +24,12 @@ _allowed: dict[Path, dict[str, Any]] = {}
 
 
 def trust_model(store: Store, address: str, *, changes: bool = False) -> None:
-    """Allows this workspace to run this model's code from now on; a built-in model needs no permission.
+    """Allows this workspace to run the code of this model from now on; built-in models need no permission.
 
     Args:
-        store: The workspace at its present path. A copy elsewhere is not trusted.
-        address: The model. If the settings later name another one, that is not trusted.
-        changes: Whether the code may change, as the user's own model does. If not, a changed file is refused.
+        store: The workspace at its current path. Copies elsewhere are not trusted.
+        address: The model. If the settings later name another model, that model is not trusted.
+        changes: Whether the code may change, as the user's own model does. If not, a changed file is not run.
     """
     if not is_own_code(address):
         return
@@ -39,8 +41,8 @@ def trust_model(store: Store, address: str, *, changes: bool = False) -> None:
         write_whole(place, json.dumps(entry) + "\n")
     except OSError as error:
         warn(
-            f"Trust in {store.folder} cannot be remembered in {place.parent}: {error.strerror}. Set XDG_CONFIG_HOME to "
-            "a folder that can be written to.",
+            f"Cannot store the permission for {store.folder} in {place.parent}: {error.strerror}. Set XDG_CONFIG_HOME "
+            "to a writable folder.",
             stacklevel=2,
         )
 
@@ -71,12 +73,12 @@ IDENTITY = ("folder", "inode", "model")
 
 
 def _identity(store: Store, address: str) -> dict[str, Any]:
-    """Identifies the workspace and its model; the inode reveals a workspace that replaced another one."""
+    """Returns what identifies the workspace and its model; the inode reveals a workspace that replaced another."""
     return {"folder": str(store.folder.resolve()), "inode": (store.folder / FILE).stat().st_ino, "model": address}
 
 
 def _place(store: Store) -> Path:
-    """The file in the user's configuration for this workspace; separate files avoid conflicts between processes."""
+    """Returns the file for this workspace in the user's configuration; one file each avoids conflicts of processes."""
     given = os.environ.get("XDG_CONFIG_HOME", "")
     home = os.path.expanduser("~")
     config = Path(given) if os.path.isabs(given) else Path(home if os.path.isabs(home) else "/") / ".config"
@@ -93,6 +95,6 @@ def _read(place: Path) -> dict[str, Any]:
 
 
 def _hash(address: str) -> str | None:
-    """The hash of a Python file. A module is not located, because that would import its parent packages."""
+    """Returns the hash of a Python file, or None for a module, since locating it would import its parent packages."""
     file = Path(address.rpartition(":")[0])
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.suffix == ".py" and file.is_file() else None
+    return digest_file(file) if file.suffix == ".py" and file.is_file() else None

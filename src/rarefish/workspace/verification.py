@@ -1,21 +1,22 @@
-"""Checks a workspace for damage: the database, the consistency of labels, the weights, and the image files."""
+"""Check a workspace for damage: the database, the consistency of labels, the weights and the image files."""
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from rarefish.errors import DataError
 from rarefish.workspace.answers import IS_OPEN
-from rarefish.workspace.history import damage_of_weights, recorded_weights
 from rarefish.workspace.indexed_files import has_changed
 from rarefish.workspace.indexing import show
+from rarefish.workspace.round_history import damage_of_weights, recorded_weights
 from rarefish.workspace.store import Store
 
 FEW = 5
 
 
 def verify(store: Store, deep: bool = False) -> list[str]:
-    """Returns one sentence per problem; with `deep`, every image is read again and its hash compared."""
-    return [*_file(store), *_labels(store), *_models(store), *_images(store, deep)]
+    """Returns one sentence per problem; with `deep`, reads every image again and compares its hash."""
+    return [*_file(store), *_labels(store), *_models(store), *_embeddings(store), *_images(store, deep)]
 
 
 def _file(store: Store) -> Iterator[str]:
@@ -28,7 +29,7 @@ def _file(store: Store) -> Iterator[str]:
 
 
 LABELS: dict[str, str] = {
-    "{} images are marked as open or done, but their labels say the opposite.": (
+    "{} images are marked as open or done, but their labels indicate the opposite.": (
         "SELECT image FROM pick WHERE is_open <> " + IS_OPEN.replace("?", ":needed")
     ),
     "{} labels are on images that no round has picked.": (
@@ -42,7 +43,7 @@ LABELS: dict[str, str] = {
         "SELECT pick.image FROM pick JOIN image ON image.id = pick.image "
         "WHERE part <> 'pool' OR state NOT IN ('ready', 'trusted')"
     ),
-    "{} rounds have gaps among their ranks.": (
+    "{} rounds have gaps in their ranks.": (
         "SELECT round FROM pick GROUP BY round HAVING max(rank) + 1 <> count(*) OR min(rank) <> 0"
     ),
 }
@@ -63,8 +64,21 @@ def _models(store: Store) -> Iterator[str]:
     with store.reading() as connection:
         for (name,) in connection.execute("SELECT weights FROM training").fetchall():
             if not (store.folder / "models" / name).is_file():
-                yield f"The weights models/{name} are missing; train again."
+                yield f"The weights models/{name} are missing. Train again."
     yield from filter(None, (damage_of_weights(store, name) for name in recorded_weights(store)))
+
+
+def _embeddings(store: Store) -> Iterator[str]:
+    files = sorted((store.folder / "embeddings").glob("*.safetensors"))
+    if not files:
+        return  # without importing torch
+    from rarefish.embedding.embedding_file import Finished
+
+    for file in files:
+        try:
+            Finished.read(file)
+        except DataError as error:
+            yield f"{error} Run: rarefish embed {store.folder} --again"
 
 
 def _images(store: Store, deep: bool) -> Iterator[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rarefish.errors import DataError
-from rarefish.exchange.export import export
-from rarefish.exchange.import_labels import Imported, import_labels
+from rarefish.exchange.exporter import export
+from rarefish.exchange.importer import Imported, import_labels
 from rarefish.workspace.answers import answer
 from rarefish.workspace.store import Store
 from tests.exchange.labeled_workspaces import answers, asked, make_picked, rows
@@ -32,8 +32,8 @@ def test_csv(exported: tuple[Store, dict[str, Path]]) -> None:
         table = list(csv.DictReader(file))
     assert [int(row["image"]) for row in table if row["who"] != "bob" or row["answer"] != "class"] == asked(store)
     first = table[0]
-    assert (first["path"], first["round"], first["rank"], first["similarity"]) == ("image 00000.png", "1", "0", "100.0")
-    assert (first["class"], first["who"], first["prediction"], first["chance"]) == ("cat", "ann", "cat", "0.7")
+    assert (first["path"], first["round"], first["rank"], first["similarity"]) == ("image 00000.png", "1", "0", "1.0")
+    assert (first["class"], first["who"], first["prediction"], first["probability"]) == ("cat", "ann", "cat", "0.7")
 
 
 @pytest.mark.parametrize("name", ["=cmd|'x'!A1", "+1", "-rf", "@SUM(A1)", "'=1", "\t=1"])
@@ -74,8 +74,8 @@ def test_a_spreadsheet_may_have_its_way_with_a_table(store: Store) -> None:
         ("", "none; it needs"),
         ("a,b\n1,2\n", "has the columns a, b"),
         ("image,class,class\n1,2,3\n", "has a duplicate column"),
-        ("image,class\n7,cat\n8\n", "line 3: 1 cells"),
-        ("image,class\n7,cat,3\n", "line 2: 3 cells"),
+        ("image,class\n7,cat\n8\n", "line 3 has 1 cells"),
+        ("image,class\n7,cat,3\n", "line 2 has 3 cells"),
         ('image,class\n7,"cat\n', "line 2: unexpected end"),
         ("image,class\nseven,cat\n", "'seven' is not an image number"),
         ("image,class\n7,cat\n-1,cat\n", "'-1' is not an image number"),

@@ -1,10 +1,10 @@
-"""FiftyOne: the structure of an export, and data sets that FiftyOne wrote itself."""
+"""FiftyOne: the structure of an export, and datasets that FiftyOne wrote itself."""
 
 import json
 from pathlib import Path
 
-from rarefish.exchange.export import export
-from rarefish.exchange.import_labels import import_labels
+from rarefish.exchange.exporter import export
+from rarefish.exchange.importer import import_labels
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
 from tests.exchange.labeled_workspaces import make_labeled
@@ -25,7 +25,7 @@ def test_fiftyone(exported: tuple[Store, dict[str, Path]]) -> None:
 
 
 def test_fiftyone_without_our_fields_goes_by_content(tmp_path: Path) -> None:
-    """As FiftyOne writes a data set itself, with its own kinds of values."""
+    """As FiftyOne writes a dataset itself, with its own kinds of values."""
     labeled, twin = make_labeled(tmp_path / "a"), make_workspace(tmp_path / "b", pool=12, trusted=2, picks=8)
     folder = export(labeled, "labels", "fiftyone", tmp_path / "made")
     samples = json.loads((folder / "samples.json").read_text())["samples"]

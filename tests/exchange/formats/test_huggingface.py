@@ -1,4 +1,4 @@
-"""A data set of a stranger is read as data: no image of it is decoded, and no path or address in it is opened."""
+"""A dataset of a stranger is read as data: no image of it is decoded, and no path or address in it is opened."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import pytest
 from PIL import EpsImagePlugin, Image
 
 from rarefish.errors import DataError
-from rarefish.exchange.export import export
-from rarefish.exchange.import_labels import Imported, import_labels
+from rarefish.exchange.exporter import export
+from rarefish.exchange.importer import Imported, import_labels
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
 from tests.exchange.labeled_workspaces import asked, make_labeled, rows
@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def save(store: Store, place: str, image: dict[str, Any]) -> Path:
-    """A data set with the first pick labeled owl, and the other image hidden in that place."""
+    """A dataset with the first pick labeled owl, and the other image hidden in that place."""
     picture = (store.folder.parent / "pool" / "image 00000.png").read_bytes()
     name, feature, as_value = PLACES[place]
     columns = {"image": [{"bytes": picture, "path": None}], "label": [2], name: [as_value(image)]}
@@ -193,7 +193,7 @@ def test_a_class_number_without_a_name_is_refused(store: Store, number: int) -> 
     whole = json.loads((source / "dataset_info.json").read_text())
     whole["features"]["label"] = {"names": LABEL.names, "_type": "ClassLabel"}
     (source / "dataset_info.json").write_text(json.dumps(whole))
-    with pytest.raises(DataError, match=f"row 0 has the class {number}, but the data set has only 3"):
+    with pytest.raises(DataError, match=f"row 0 has the class {number}, but the dataset has only 3"):
         import_labels(store, "huggingface", source, "me")
 
 
@@ -203,7 +203,7 @@ def test_huggingface_loads_it(exported: tuple[Store, dict[str, Path]]) -> None:
     assert table.features["label"].names == list(CLASSES) and len(table) == len(asked(store))
     row = table[0]
     assert isinstance(row["image"], Image.Image) and row["image"].size == (24, 24)
-    assert (row["label"], row["round"], row["similarity"], row["center"]) == (0, 1, 100.0, 1)
+    assert (row["label"], row["round"], row["similarity"], row["center"]) == (0, 1, 1.0, 1)
     labels = {row["rarefish_image"]: row["label"] for row in table if row["label"] >= 0}
     assert labels == settled(store)
 
@@ -223,6 +223,6 @@ def test_a_damaged_data_set_changes_nothing(tmp_path: Path) -> None:
     before = rows(store)
     arrow = next(made.glob("*.arrow"))
     arrow.write_bytes(arrow.read_bytes()[:-500])
-    with pytest.raises(DataError, match="not a saved data set"):
+    with pytest.raises(DataError, match="not a saved dataset"):
         import_labels(store, "huggingface", made, "me")
     assert rows(store) == before

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from rarefish.exchange.export import export
-from rarefish.exchange.import_labels import import_labels
+from rarefish.exchange.exporter import export
+from rarefish.exchange.importer import import_labels
 from rarefish.workspace.answers import settled
 from rarefish.workspace.store import Store
 from tests.exchange.labeled_workspaces import answers, asked

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from rarefish.exchange.export import export
+from rarefish.exchange.exporter import export, export_boxes
 from rarefish.exchange.formats.label_studio import to_config
-from rarefish.exchange.import_labels import import_labels
+from rarefish.exchange.importer import import_labels
 from rarefish.workspace.store import Store
+from tests.exchange.boxed_images import IMAGES, NAMES
 from tests.exchange.labeled_workspaces import answers, asked, make_labeled
 from tests.workspaces import CLASSES, make_workspace
 
@@ -60,3 +61,24 @@ def test_an_answer_of_ours_that_was_changed_there_is_another_persons(tmp_path: P
     (folder / "tasks.json").write_text(json.dumps(tasks))
     done = import_labels(store, "label-studio", folder, "me")
     assert done.count == 1 and (asked(store)[0], "who@imports.it", "class", 2) in answers(store)
+
+
+def test_label_studio_boxes_are_in_percent(tmp_path: Path) -> None:
+    folder = export_boxes(IMAGES, NAMES, "label-studio", tmp_path / "boxes")
+    first, second = json.loads((folder / "tasks.json").read_text())
+    assert first["data"] == {"image": "/data/local-files/?d=night%20%26%20day/1.png"}
+    assert second == {"data": {"image": "/data/local-files/?d=2.png"}, "predictions": []}
+    (prediction,) = first["predictions"]
+    values = [region["value"] for region in prediction["result"]]
+    assert values == [
+        {"x": 10, "y": 10, "width": 20, "height": 20, "rotation": 0, "rectanglelabels": ["owl"]},
+        {"x": 0, "y": 90, "width": 100, "height": 10, "rotation": 0, "rectanglelabels": [NAMES[0]]},
+    ]
+    assert [region.get("score") for region in prediction["result"]] == [0.75, None]
+    config = ElementTree.fromstring((folder / "labeling_config.xml").read_text())
+    control, shown = config.find("RectangleLabels"), config.find("Image")
+    assert control is not None and shown is not None
+    assert [label.get("value") for label in control.findall("Label")] == list(NAMES)
+    for region in prediction["result"]:
+        assert (region["from_name"], region["to_name"]) == (control.get("name"), shown.get("name"))
+        assert (region["type"], region["original_width"], region["original_height"]) == ("rectanglelabels", 200, 100)

@@ -1,4 +1,4 @@
-"""CSV: one row per answer, or per image without an answer, whose column class people can fill in."""
+"""CSV: one row per answer, and one per image without an answer, in which people can fill in the class."""
 
 import csv
 import io
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rarefish.errors import DataError, list_some
-from rarefish.exchange.items import Answer, Item
-from rarefish.exchange.parsed_labels import ParsedLabel, read_bytes, to_path, to_time
+from rarefish.exchange.export_items import Answer, Item
+from rarefish.exchange.label_parsing import ParsedLabel, read_bytes, to_path, to_time
 from rarefish.io import from_cell, to_cell
 
 COLUMNS = (
     *("image", "path", "hash", "round", "rank", "similarity", "center", "center_class", "guess", "prediction"),
-    *("chance", "is_open", "class", "answer", "who", "made_at"),
+    *("probability", "is_open", "class", "answer", "who", "made_at"),
 )
 MARKER = ",".join(COLUMNS[:6]).encode()
 COLUMN_ALIASES = {
@@ -23,7 +23,7 @@ COLUMN_ALIASES = {
     "label": "class",
     "time": "made_at",
 }
-"""Column names of other tables, and ours for them. "id" is not one of them: it numbers the rows of that table."""
+"""Column names in other tables, and our names for them. "id" is not included: it numbers the rows of that table."""
 NO_ANSWER = Answer("", "", "", "")
 
 
@@ -40,8 +40,8 @@ def write_table(items: list[Item], classes: list[str], path: Path) -> None:
 def read_table(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
     """Yields the rows that have an answer.
 
-    A row gives an image by number, path or hash, and a class or another answer. If it gives the image in several ways,
-    they must agree, which is checked later.
+    A row identifies an image by number, path or hash, and contains a class or another answer. If it identifies the
+    image in several ways, they must agree, which is checked later.
     """
     text = read_bytes(source).decode("utf-8-sig", "surrogateescape")
     header = text.split("\n", 1)[0]
@@ -53,8 +53,8 @@ def read_table(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
         for cells in reader:
             if cells and len(cells) != len(columns):
                 raise DataError(
-                    f"{source}, line {reader.line_num}: {len(cells)} cells, but the header has {len(columns)}. "
-                    "The file may be truncated; nothing was imported."
+                    f"{source}, line {reader.line_num} has {len(cells)} cells, but the header has {len(columns)}. "
+                    "The file may be truncated. Nothing was imported."
                 )
             row = dict(zip(columns, map(from_cell, cells), strict=False))
             if row.get("class", "").strip() or row.get("answer", "").strip():
@@ -89,7 +89,7 @@ def _parse_row(row: dict[str, str], where: str) -> ParsedLabel:
 def _check_columns(columns: list[str], source: Path) -> None:
     if not {"class", "answer"} & set(columns) or not {"image", "path", "hash"} & set(columns):
         raise DataError(
-            f"{source} has the columns {list_some(columns) or 'none'}; it needs image, path or hash, and class."
+            f"{source} has the columns {list_some(columns) or 'none'}; it needs class and one of image, path and hash."
         )
     if len(set(columns)) < len(columns):
         raise DataError(f"{source} has a duplicate column: {list_some(columns, 20)}.")

@@ -1,4 +1,4 @@
-"""FiftyOneDataset: a folder of images with JSON that holds round, similarity, center, prediction and ground_truth."""
+"""FiftyOneDataset: a folder of images and JSON with round, similarity, center, prediction and ground_truth."""
 
 import json
 import os
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rarefish.exchange.atomic_output import MARKER_FILE, link_or_copy
+from rarefish.exchange.export_items import Item
 from rarefish.exchange.formats.image_folder import hash_file
-from rarefish.exchange.items import Item
-from rarefish.exchange.names import to_file_name
-from rarefish.exchange.output_files import MARKER_FILE, link_or_copy
-from rarefish.exchange.parsed_labels import ParsedLabel, read_json, read_own_fields, require, require_objects, to_path
+from rarefish.exchange.label_parsing import ParsedLabel, read_json, read_own_fields, require, require_objects, to_path
+from rarefish.exchange.safe_names import to_file_name
 
 SAMPLES, METADATA = "samples.json", "metadata.json"
 FIELD_TYPES = {
@@ -45,7 +45,7 @@ def write_samples(items: list[Item], classes: list[str], path: Path) -> None:
 
 
 def read_samples(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
-    """Yields the ground truth of each sample. A sample without our fields is identified by the content of its file."""
+    """Yields the ground truth of each sample; those without our fields are identified by their content."""
     file = source / SAMPLES if source.is_dir() else source
     document = require(read_json(file), dict, str(file))
     for number, row in enumerate(require_objects(document.get("samples"), "samples"), start=1):
@@ -82,5 +82,5 @@ def _classification(label: str, confidence: float | None) -> dict[str, Any]:
 
 def _by_content(row: dict[str, Any], folder: Path, where: str) -> dict[str, Any]:
     path = to_path(require(row.get("filepath"), str, f"filepath of {where}"))
-    full = os.path.join(os.fsencode(folder), path)  # an absolute path is kept
+    full = os.path.join(os.fsencode(folder), path)  # keeps absolute paths
     return {"hash": hash_file(full)} if os.path.isfile(full) else {"path": path}

@@ -1,4 +1,4 @@
-"""A Hugging Face data set on disk, with image and label as typed features, round and similarity."""
+"""A Hugging Face dataset on disk, with image and label as typed features, and with round and similarity."""
 
 import json
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from rarefish.errors import ArgumentError, DataError
-from rarefish.exchange.items import Item, read_image
-from rarefish.exchange.names import to_file_name
-from rarefish.exchange.output_files import MARKER_FILE
-from rarefish.exchange.parsed_labels import ParsedLabel, read_json, read_own_fields, require, require_objects
+from rarefish.exchange.atomic_output import MARKER_FILE
+from rarefish.exchange.export_items import Item, read_image
+from rarefish.exchange.label_parsing import ParsedLabel, read_json, read_own_fields, require, require_objects
+from rarefish.exchange.safe_names import to_file_name
 from rarefish.workspace.indexing import fingerprint
 
 STATE, INFO, SPLITS = "state.json", "dataset_info.json", "dataset_dict.json"
-"""Files of a data set on disk that list its Arrow files, its columns and its splits."""
+"""Files of a dataset on disk that list its Arrow files, columns and splits."""
 COLUMNS_READ = ("image", "label", "rarefish_image", "rarefish_hash")
 """The columns that an import reads; all others are ignored."""
 UNLABELED = -1
@@ -24,8 +24,7 @@ UNLABELED = -1
 
 
 def write_dataset(items: list[Item], classes: list[str], path: Path) -> None:
-    """Writes a folder that `datasets.load_from_disk` loads."""
-    """A folder that `datasets.load_from_disk` reads; the images' bytes are inside, as they are."""
+    """Writes a folder for `datasets.load_from_disk`; it contains the bytes of the images, unchanged."""
     library = _import_datasets()
     features = library.Features(
         {
@@ -42,7 +41,7 @@ def write_dataset(items: list[Item], classes: list[str], path: Path) -> None:
     with _no_progress_bars(library), TemporaryDirectory(dir=path.parent, prefix=".rarefish-") as folder:
         from datasets.arrow_writer import ArrowWriter
 
-        file = str(Path(folder) / "items.arrow")  # written row by row: the images need not fit into memory
+        file = str(Path(folder) / "items.arrow")  # written row by row, since the images may not fit into memory
         writer = ArrowWriter(features=features, path=file, writer_batch_size=100)
         for item in items:
             writer.write(_row(item, classes))
@@ -55,26 +54,26 @@ def write_dataset(items: list[Item], classes: list[str], path: Path) -> None:
 def read_dataset(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
     """Yields the labels of all rows of all splits. Rows without our columns are identified by their image bytes.
 
-    The Arrow files are read without the library `datasets`, which would decode every image of every column, and so
-    start Ghostscript for EPS files, open paths and fetch URLs that a row names.
+    The Arrow files are read without the `datasets` library. It would decode every image in every column, and thereby
+    start Ghostscript for EPS files, open paths and fetch URLs from the rows.
     """
     if find_spec("pyarrow") is None:
-        raise ArgumentError("The format huggingface needs Arrow: pip install pyarrow")
+        raise ArgumentError("The format huggingface needs pyarrow: pip install pyarrow")
     try:
         for split, folder in _splits(source).items():
             yield from _parse_folder(folder, f"{split} row".strip())
     except DataError:
         raise
     except Exception as error:  # Arrow raises many kinds of exceptions for a damaged file
-        raise DataError(f"{source} is not a saved data set: {error}. Nothing was imported.") from error
+        raise DataError(f"{source} is not a saved dataset: {error}. Nothing was imported.") from error
 
 
 def _splits(source: Path) -> dict[str, Path]:
-    """Returns the folder of each split, by name; the name is empty if the data set has no splits."""
+    """Returns the folder of each split by name; the name is empty if the dataset has no splits."""
     if (source / STATE).exists():
         return {"": source}
     if not (source / SPLITS).exists():
-        raise DataError(f"{source} is not a saved data set: it has neither {STATE} nor {SPLITS}. Nothing was imported.")
+        raise DataError(f"{source} is not a saved dataset: it has neither {STATE} nor {SPLITS}. Nothing was imported.")
     names = require(require(read_json(source / SPLITS), dict, SPLITS).get("splits"), list, f"splits in {SPLITS}")
     return {name: source / _check_file_name(name, SPLITS) for name in names}
 
@@ -91,7 +90,8 @@ def _parse_folder(folder: Path, where: str) -> Iterator[ParsedLabel]:
         if is_number and isinstance(value, int):
             if not 0 <= value < len(names):
                 raise DataError(
-                    f"{location} has the class {value}, but the data set has only {len(names)}. Nothing was imported."
+                    f"{location} has the class {value}, but the dataset has only {len(names)} classes. "
+                    "Nothing was imported."
                 )
             value = names[value]
         own_fields = read_own_fields({"image": row.get("rarefish_image"), "hash": row.get("rarefish_hash")})
@@ -112,19 +112,17 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_stream(mapped) as batches:
             columns = batches.schema.names
             if "label" not in columns:
-                raise DataError(f"The data set has the columns {', '.join(columns)}, but no column label.")
+                raise DataError(f"The dataset has the columns {', '.join(columns)}, but no label column.")
             wanted = [name for name in COLUMNS_READ if name in columns]
             for batch in batches:
-                for at in range(batch.num_rows):  # one by one: the images need not fit into memory
+                for at in range(batch.num_rows):  # one by one, since the images may not fit into memory
                     yield batch.select(wanted).slice(at, 1).to_pylist()[0]
 
 
 def _check_file_name(name: Any, where: str) -> str:
-    """Returns the name if it is a plain file name without a folder; raises a DataError otherwise."""
+    """Returns the name if it is a plain file name without a folder; otherwise, raises a DataError."""
     if not isinstance(name, str) or name in ("", ".", "..") or not name.isprintable() or set(name) & set("/\\:"):
-        raise DataError(
-            f"{where} names {str(name)[:40]!r}, which is not a file of this data set. Nothing was imported."
-        )
+        raise DataError(f"{where} names {str(name)[:40]!r}, which is not a file of this dataset. Nothing was imported.")
     return name
 
 
@@ -152,13 +150,13 @@ def _import_datasets() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise ArgumentError("The format huggingface needs the library datasets: pip install datasets") from error
+        raise ArgumentError("The format huggingface needs the datasets library: pip install datasets") from error
     return datasets
 
 
 @contextmanager
 def _no_progress_bars(library: Any) -> Iterator[None]:
-    """Turns the progress bars of `datasets` off, and restores the caller's setting."""
+    """Turns off the progress bars of `datasets` within the block, and then restores the caller's setting."""
     was_on = library.utils.logging.is_progress_bar_enabled()
     library.disable_progress_bars()
     try:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rarefish.data.file_listing import walk
 from rarefish.errors import DataError
-from rarefish.exchange.items import Item
-from rarefish.exchange.names import make_unique, to_file_name, to_folder_names
-from rarefish.exchange.output_files import MARKER_FILE, link_or_copy
-from rarefish.exchange.parsed_labels import ParsedLabel, read_json, require
+from rarefish.exchange.atomic_output import MARKER_FILE, link_or_copy
+from rarefish.exchange.export_items import Item
+from rarefish.exchange.label_parsing import ParsedLabel, read_json, require
+from rarefish.exchange.safe_names import make_unique, to_file_name, to_folder_names
 from rarefish.workspace.indexing import fingerprint, show
 
 
 def write_folders(items: list[Item], classes: list[str], path: Path) -> None:
-    """Writes one folder per class. Images without a class get a folder of their own, from which to sort them."""
+    """Writes one folder per class, and a folder of images without a class, from which people can sort them."""
     folders = to_folder_names(classes)
     unlabeled = make_unique("unlabeled", folders.values())
     path.mkdir()
@@ -37,7 +37,7 @@ def read_folders(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
     folders = require(description.get("folders", {}), dict, f"folders in {MARKER_FILE}")
     paths = [path for path in walk(source) if b"/" in path]
     if not paths:
-        raise DataError(f"{source} contains no images in folders, one folder per class.")
+        raise DataError(f"{source} contains no folders with images. Give one folder per class.")
     for path in paths:
         folder = os.fsdecode(path.split(b"/")[0])
         if folder == description.get("unlabeled"):

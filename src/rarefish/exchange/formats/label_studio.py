@@ -1,16 +1,16 @@
-"""Label Studio: writes tasks and a labeling configuration, reads annotations with their annotators."""
+"""Label Studio: write tasks and a labeling configuration, and read annotations with their annotators."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 from xml.sax.saxutils import quoteattr
 
-from rarefish.exchange.items import Answer, Item
-from rarefish.exchange.names import make_unique
-from rarefish.exchange.output_files import MARKER_FILE
-from rarefish.exchange.parsed_labels import (
+from rarefish.exchange.atomic_output import MARKER_FILE
+from rarefish.exchange.boxes import Box, BoxedImage
+from rarefish.exchange.export_items import LOCAL_FILES_URL, Answer, Item
+from rarefish.exchange.label_parsing import (
     ParsedLabel,
     read_json,
     read_own_fields,
@@ -19,49 +19,60 @@ from rarefish.exchange.parsed_labels import (
     to_path,
     to_time,
 )
+from rarefish.exchange.safe_names import make_unique
 
-CONTROL, OBJECT = "class", "image"
-"""Names of the choices and of the image in the labeling configuration."""
+CONTROL, BOXES, OBJECT = "class", "box", "image"
+"""Names of the choices, the boxes and the image in the labeling configuration."""
 TASKS, CONFIG = "tasks.json", "labeling_config.xml"
 
 
 def write_tasks(items: list[Item], classes: list[str], path: Path) -> None:
-    """Writes a folder with tasks.json, to be imported, and labeling_config.xml, for the project's settings."""
-    path.mkdir()
-    tasks = [to_task(item, classes) for item in items]
-    (path / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
-    (path / CONFIG).write_text(to_config(classes), encoding="utf-8")
-    (path / MARKER_FILE).write_text(json.dumps({"classes": classes}), encoding="utf-8")
+    """Writes a folder with tasks.json for the import and labeling_config.xml for the project's settings."""
+    _write([to_task(item, classes) for item in items], to_config(classes), classes, path)
+
+
+def write_box_tasks(images: list[BoxedImage], classes: list[str], path: Path) -> None:
+    """Writes the same files for boxes; the URLs refer to local files of a server whose root contains the images."""
+    _write([_box_task(image) for image in images], _box_config(classes), classes, path)
 
 
 def read_tasks(source: Path, classes: list[str]) -> Iterator[ParsedLabel]:
-    """Yields the annotations of a JSON export of Label Studio, or of a folder that `write_tasks` made."""
+    """Yields the annotations in a JSON export of Label Studio or in a folder made by `write_tasks`."""
     return find_answers(read_json(source / TASKS if source.is_dir() else source), classes, {})
 
 
 def to_config(classes: list[str]) -> str:
-    """Returns the XML labeling configuration: one choice per class, and those of `other_choices`."""
-    choices = [*classes, *other_choices(classes)]
+    """Returns the XML labeling configuration, with one choice per class and those of `other_choices`."""
+    start = f'Choices name="{CONTROL}" toName="{OBJECT}" choice="single" showInLine="true"'
+    return _config(start, "Choice", [*classes, *other_choices(classes)])
+
+
+def _box_config(classes: list[str]) -> str:
+    return _config(f'RectangleLabels name="{BOXES}" toName="{OBJECT}"', "Label", classes)
+
+
+def _config(start: str, element: str, names: list[str]) -> str:
+    """Returns a labeling configuration with one control, given the start of its element, and the names in it."""
     return "\n".join(
         [
             "<View>",
             f'  <Image name="{OBJECT}" value="$image"/>',
-            f'  <Choices name="{CONTROL}" toName="{OBJECT}" choice="single" showInLine="true">',
-            *(f"    <Choice value={quoteattr(name)}/>" for name in choices),
-            "  </Choices>",
+            f"  <{start}>",
+            *(f"    <{element} value={quoteattr(name)}/>" for name in names),
+            f"  </{start.split()[0]}>",
             "</View>\n",
         ]
     )
 
 
 def other_choices(classes: list[str]) -> dict[str, str]:
-    """Returns the choices besides the classes, and the answer that each stands for."""
+    """Returns the choices that are not classes, with the answer that each stands for."""
     none = make_unique("(none of these)", classes)
     return {none: "none", make_unique("(unsure)", [*classes, none]): "unsure"}
 
 
 def to_task(item: Item, classes: list[str]) -> dict[str, Any]:
-    """Returns a task: image URL, our own fields, the most probable class as a prediction, and the answers given."""
+    """Returns a task: the image URL, our own fields, the most likely class as a prediction, and the answers."""
     name, probability = item.prediction
     task: dict[str, Any] = {
         "data": {"image": item.url},
@@ -97,12 +108,42 @@ def find_answers(tasks: Any, classes: list[str], people: dict[int, str]) -> Iter
                 yield ParsedLabel(where, path=path, key=str(row.get("id", "")), **own_fields, **fields)
 
 
+def _write(tasks: list[dict[str, Any]], config: str, classes: list[str], path: Path) -> None:
+    path.mkdir()
+    (path / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
+    (path / CONFIG).write_text(config, encoding="utf-8")
+    (path / MARKER_FILE).write_text(json.dumps({"classes": classes}), encoding="utf-8")
+
+
+def _box_task(image: BoxedImage) -> dict[str, Any]:
+    """Returns a task with the boxes as a prediction, which becomes the start of an annotation."""
+    result = [_region(box, image) for box in image.boxes]
+    return {
+        "data": {"image": LOCAL_FILES_URL + quote(image.path)},
+        "predictions": [{"model_version": "rarefish", "result": result}] if result else [],
+    }
+
+
+def _region(box: Box, image: BoxedImage) -> dict[str, Any]:
+    """Returns a rectangle, whose position and size are percentages of the image's size."""
+    return {
+        **{"from_name": BOXES, "to_name": OBJECT, "type": "rectanglelabels", "image_rotation": 0},
+        **{"original_width": image.width, "original_height": image.height},
+        **({} if box.score is None else {"score": box.score}),
+        "value": {
+            **{"x": 100 * box.left / image.width, "y": 100 * box.top / image.height},
+            **{"width": 100 * box.width / image.width, "height": 100 * box.height / image.height},
+            **{"rotation": 0, "rectanglelabels": [box.name]},
+        },
+    }
+
+
 def _choice(name: str) -> dict[str, Any]:
     return {"from_name": CONTROL, "to_name": OBJECT, "type": "choices", "value": {"choices": [name]}}
 
 
 def _annotation(answer: Answer, classes: list[str]) -> dict[str, Any]:
-    """Returns an annotation that notes its annotator: Label Studio attributes it to whoever imports the file."""
+    """Returns an annotation that contains its annotator, since Label Studio attributes it to the importing user."""
     others = {kind: choice for choice, kind in other_choices(classes).items()}
     chosen = answer.name or others[answer.answer]
     note = {"rarefish": {"who": answer.who, "choice": chosen, "made_at": answer.made_at}}
@@ -110,9 +151,9 @@ def _annotation(answer: Answer, classes: list[str]) -> dict[str, Any]:
 
 
 def _answer(row: dict[str, Any], others: dict[str, str], where: str) -> dict[str, Any]:
-    """Returns the answer and class of an annotation; empty if it has neither.
+    """Returns the answer and class of an annotation, or nothing if it has neither.
 
-    An annotation that we exported and nobody has changed since also gives its annotator and time.
+    If we exported the annotation and nobody has changed it since, the result includes its annotator and time.
     """
     if row.get("was_cancelled"):
         return {"answer": "skip"}
@@ -129,7 +170,7 @@ def _answer(row: dict[str, Any], others: dict[str, str], where: str) -> dict[str
 
 
 def _note(meta: Any, chosen: str) -> dict[str, str]:
-    """Returns the annotator and time that `_annotation` noted; empty if the choice was changed since."""
+    """Returns the annotator and time stored by `_annotation`, or nothing if the choice was changed since."""
     note = meta.get("rarefish") if isinstance(meta, dict) else None
     if not isinstance(note, dict) or note.get("choice") != chosen:
         return {}
@@ -137,7 +178,7 @@ def _note(meta: Any, chosen: str) -> dict[str, str]:
 
 
 def _who(by: Any, people: dict[int, str]) -> str:
-    """Returns the name of the user in the field completed_by; empty if there is none."""
+    """Returns the name of the user in the field completed_by, or an empty text."""
     if isinstance(by, dict):
         by = by.get("email") or by.get("username") or by.get("id")
     if isinstance(by, int):
