@@ -1,5 +1,6 @@
 """The list of mutants fits the code, and a few of them are killed for real; `tools/mutants.py` runs them all."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import mutants
@@ -25,8 +26,8 @@ def test_names_are_distinct_and_enough() -> None:
 
 @pytest.mark.slow
 def test_a_few_mutants_are_killed_and_a_harmless_one_survives() -> None:
-    harmless = Mutant("harmless", "centers.py", "import torch\n", "import torch  # unchanged\n", ("data/test_hashing.py",))
-    broken = Mutant("broken", "centers.py", "import torch\n", "import torch  # unchanged\n", ("no_such_file.py",))
+    harmless = Mutant("harmless", "centers.py", "import torch\n", "import torch  # torch\n", ("data/test_hashing.py",))
+    broken = replace(harmless, name="broken", tests=("no_such_file.py",))
     source = {mutant.file: (ROOT / "src" / "rarefish" / mutant.file).read_text() for mutant in MUTANTS}
     found = {outcome.mutant: outcome for outcome in run_mutants([*select_mutants(FAST), harmless, broken], jobs=1)}
     assert {name: outcome.verdict for name, outcome in found.items()} == {
