@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import normalize
 
-from rarefish.centers import AT_ONCE, BLOCK, WIDTH, closeness, closeness_between, cover, directions, k_center
+from rarefish.centers import AHEAD, AT_ONCE, BLOCK, WIDTH, closeness, cover, directions, gains, k_center
 from rarefish.kernels import KERNELS, similarity, standardize
 from tests.reference import k_center_loop
 from tests.test_kernels import random_descriptors
@@ -47,6 +47,14 @@ def test_copies_of_a_point_are_not_both_taken_early(copies: int) -> None:
 @given(num=st.integers(2, 40), count=st.integers(1, 40), num_known=st.integers(0, 3), seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_coverage_is_greedy(num: int, count: int, num_known: int, seed: int) -> None:
+    check_greedy(num, count, num_known, seed)
+
+
+def test_coverage_is_greedy_among_more_points_than_are_compared_at_once() -> None:
+    check_greedy(BLOCK + AHEAD + 30, AHEAD, 3, seed=0)
+
+
+def check_greedy(num: int, count: int, num_known: int, seed: int) -> None:
     """Each choice has the largest gain of all points, computed anew."""
     generator = torch.Generator().manual_seed(seed)
     points, known = (normalize(torch.randn(n, 5, generator=generator).double(), dim=1) for n in (num, num_known))
@@ -56,9 +64,9 @@ def test_coverage_is_greedy(num: int, count: int, num_known: int, seed: int) -> 
     between = ((points @ points.T - 1) / WIDTH).exp()
     covered = torch.stack([((point @ points.T - 1) / WIDTH).exp() for point in known] or [torch.zeros(num)]).amax(dim=0)
     for position, row in enumerate(rows):
-        gains = (between - covered).clamp_min(0).double() @ weight
-        gains[rows[:position]] = -1
-        assert gains[row] >= gains.max() - 1e-9
+        gain = (between - covered).clamp_min(0).double() @ weight
+        gain[rows[:position]] = -1
+        assert gain[row] >= gain.max() - 1e-9
         covered = torch.maximum(covered, between[row])
 
 
@@ -71,9 +79,12 @@ def test_coverage_by_points_that_are_equally_good() -> None:
     assert sorted(cover(copies, weight, points[:1], len(copies)).tolist()) == list(range(len(copies)))
 
 
-def test_closeness_of_all_pairs_in_blocks() -> None:
-    points = normalize(torch.randn(BLOCK + 30, 5, generator=torch.Generator().manual_seed(0)), dim=1)
-    assert torch.allclose(closeness_between(points), closeness(points, points))
+def test_gains_in_blocks_equal_those_of_the_whole_table() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = normalize(torch.randn(2 * BLOCK + 30, 5, generator=generator), dim=1)
+    weight, covered = torch.rand(2, len(points), generator=generator)
+    expected = (closeness(points, points) - covered).clamp_min(0) @ weight
+    assert torch.allclose(gains(points, weight, covered), expected, rtol=1e-4)
 
 
 def test_directions_are_standardized_and_have_length_1() -> None:

@@ -1026,7 +1026,7 @@ MUTANTS = (
         "torch.maximum(covered_N, closeness(some, points).amax(dim=0))",
         "covered_N",
     ),
-    _mutant("chosen images do not cover", "centers.py", "torch.maximum(covered_N, between_NN[row])", "covered_N"),
+    _mutant("chosen images do not cover", "centers.py", "torch.maximum(covered_N, near[row])", "covered_N"),
     _mutant(
         "the images with the largest weights instead of a sample",
         "matching.py",

@@ -34,7 +34,9 @@ WIDTH = 0.8
 """Difference of cosine similarity over which the similarity for coverage falls by a factor of e."""
 AT_ONCE = 64
 """Number of candidates whose gains are updated together."""
-BLOCK = 512
+AHEAD = 192
+"""Number of candidates whose similarities are computed together, before most of them are needed."""
+BLOCK = 256
 """Number of rows of the table of similarities that are computed together."""
 
 
@@ -50,14 +52,21 @@ def closeness(a: Float[Tensor, "A D"], b: Float[Tensor, "B D"]) -> Float[Tensor,
     return (a @ b.T).sub_(1).div_(WIDTH).exp_()
 
 
-def closeness_between(points: Float[Tensor, "N D"]) -> Float[Tensor, "N N"]:
-    """Returns `closeness(points, points)`; since it is symmetric, only one half is computed."""
-    between_NN = points.new_empty(len(points), len(points))
+def gains(
+    points: Float[Tensor, "N D"], weight: Float[Tensor, " N"], covered: Float[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Returns how much each point would add to the weighted sum of the coverage.
+
+    The table of similarities is not kept, because it would take more memory than everything else. It is symmetric, so
+    only one half is computed.
+    """
+    gain_N = torch.zeros_like(weight)
     for first in range(0, len(points), BLOCK):
         last = first + BLOCK
-        between_NN[first:last, first:] = closeness(points[first:last], points[first:])
-        between_NN[last:, first:last] = between_NN[first:last, last:].T
-    return between_NN
+        near_BN = closeness(points[first:last], points[first:])
+        gain_N[last:] += weight[first:last] @ (near_BN[:, BLOCK:] - covered[first:last, None]).clamp_min_(0)
+        gain_N[first:last] += near_BN.sub_(covered[first:]).clamp_min_(0) @ weight[first:]
+    return gain_N
 
 
 def cover(
@@ -68,20 +77,25 @@ def cover(
     A point is covered by the closest known or chosen one. Each choice is the point that increases the weighted sum of
     the coverage most. Since gains can only decrease, only the largest ones are updated (Minoux, 1978).
     """
-    between_NN = closeness_between(points)
     covered_N = torch.zeros_like(weight)
     for some in known.split(BLOCK) if len(known) else ():
         covered_N = torch.maximum(covered_N, closeness(some, points).amax(dim=0))
-    gain_N = torch.cat([(some - covered_N).clamp_min_(0) @ weight for some in between_NN.split(BLOCK)])
+    gain_N = gains(points, weight, covered_N)
     rows: list[int] = []
+    near: dict[int, Tensor] = {}  # similarities of the candidates so far, which are few
     while len(rows) < count:
-        some = gain_N.topk(min(AT_ONCE, len(points))).indices
-        gain_N[some] = gain_N[some].clamp_max((between_NN[some] - covered_N).clamp_min_(0) @ weight)
+        ahead = gain_N.topk(min(AHEAD, len(points))).indices
+        some = ahead[:AT_ONCE]
+        if any(row not in near for row in some.tolist()):
+            new = [row for row in ahead.tolist() if row not in near]
+            near.update(zip(new, closeness(points[new], points), strict=True))
+        near_SN = torch.stack([near[row] for row in some.tolist()])
+        gain_N[some] = gain_N[some].clamp_max((near_SN - covered_N).clamp_min_(0) @ weight)
         is_best = gain_N[some] == gain_N.max()
         if not is_best.any():
             continue
         row = int(some[is_best].min())  # points with equal gains would otherwise be updated forever
         rows.append(row)
-        covered_N = torch.maximum(covered_N, between_NN[row])
+        covered_N = torch.maximum(covered_N, near[row])
         gain_N[row] = -torch.inf
     return torch.tensor(rows, dtype=torch.long, device=points.device)

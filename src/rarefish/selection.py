@@ -262,9 +262,8 @@ def cover_targets(request: "Request", executor: Executor) -> Selection:
     with request.config.open(request.compile, len(request.remaining) // executor.size) as describer:
         weigher = PoolWeigher(describer, request.pool, plan, request.strict, request.groups)
         found = executor.map_shards(weigher, request.remaining, depth)
-        parts = executor.map_parts(weigher.describe, unpack_index(found.matches.key[0]).tolist())
+        candidates = gather_candidates(executor, weigher, unpack_index(found.matches.key[0]).tolist())
     notes = note_unreadable(found.unreadable, len(request.remaining))
-    candidates = concatenate([batch for part in parts for batch in part])
     least = smallest_priority(found.matches, len(request.remaining) - len(found.unreadable))
     picks = executor.agree(choose_coverage(plan, candidates, request.budget, least))
     return to_coverage_selection(request, plan, candidates, picks, found.unreadable, notes)
@@ -499,20 +498,29 @@ class PoolWeigher:
         return ShardMatches(sample_by_weight(batches, depth, self.groups), unreadable)
 
     def describe(self, index: Sequence[int]) -> list[Descriptors]:
-        """Returns the readable images again, with their features, which are too many to keep for the whole pool."""
-        return list(self._batches(index, "describing candidates", None if self.strict else {}))
+        """Returns the readable images again, with the directions of their features.
+
+        The features of the whole pool are too many to keep.
+        """
+        batches = self._batches(index, "describing candidates", None if self.strict else {})
+        mean, scale = self.plan.mean, self.plan.scale
+        return [replace(batch, features=directions(batch.features, mean, scale)) for batch in batches]
 
     def _batches(self, index: Sequence[int], title: str, unreadable: dict[int, str] | None) -> Iterator[Descriptors]:
         how = {"with_scores": False, "title": title, "unreadable": unreadable}
         return self.describer.batches(self.pool, index, self.plan.weights, **how)
 
 
+def gather_candidates(executor: Executor, weigher: PoolWeigher, index: Sequence[int]) -> Descriptors:
+    """Returns the sampled images as described by all processes."""
+    return concatenate([batch for part in executor.map_parts(weigher.describe, index) for batch in part])
+
+
 def choose_coverage(plan: CoveragePlan, candidates: Descriptors, budget: int, least_weight: float) -> Tensor:
     """Returns the rows of the candidates to choose, best first; weights are raised to at least `least_weight`."""
     budget = min(budget, len(candidates))  # some images may have become unreadable
-    points = directions(candidates.features, plan.mean, plan.scale)
     weight = candidates.posterior.sum(dim=1).float().clamp_min(least_weight)
-    return cover(points, weight, plan.known.to(points), budget).cpu()
+    return cover(candidates.features, weight, plan.known.to(candidates.features), budget).cpu()
 
 
 def to_coverage_selection(
@@ -526,7 +534,7 @@ def to_coverage_selection(
     """Returns the selection, in which each image is matched with the closest failure of its probable class."""
     picked = candidates[rows]
     probabilities_PC = picked.posterior / picked.posterior.sum(dim=1, keepdim=True).clamp_min(1e-30)
-    points = directions(picked.features, plan.mean, plan.scale)
+    points = picked.features
     failures_KD = plan.failures.to(points)
     of_class_PK = probabilities_PC[:, plan.classes.to(probabilities_PC.device)]
     match = (closeness(points, failures_KD) * of_class_PK.to(points)).argmax(dim=1)

@@ -23,7 +23,7 @@ from torch.backends import cudnn
 from torch.nn import functional
 
 from rarefish.data.embeddings import Embeddings
-from rarefish.data.reader import Data, Reader, check_labels
+from rarefish.data.reader import Batch, Data, Reader, check_labels
 from rarefish.data.remaining_indices import draw_some
 from rarefish.errors import ArgumentError, DataError, LabelError, list_some
 from rarefish.features import View, Watch, watched
@@ -53,6 +53,7 @@ class Seen:
     """Images and their features in the model."""
 
     images: Float[Tensor, "T ..."]
+    """The images; the features again if there are only embeddings."""
     features: Float[Tensor, "T D"]
 
 
@@ -130,22 +131,26 @@ def gather(
         raise LabelError(f"labeled has the labels {list_some(odd)}, but the classes are 0 to {num_classes - 1}.")
     labels = torch.cat([batch.labels for batch in trusted if batch.labels is not None]).cpu()
     told = torch.tensor([labeled[int(i)] for batch in own for i in batch.index], dtype=torch.long)
+    has_images = not isinstance(pool, Embeddings)
+
+    def join(batches: list[Batch], features: list[Tensor]) -> Seen:
+        features_ND = torch.cat(features)
+        return Seen(torch.cat([batch.images for batch in batches]) if has_images else features_ND, features_ND)
+
     return Evidence(
         model=model,
-        trusted=Seen(
-            torch.cat([batch.images for batch in [*trusted, *own]]), torch.cat([features for features, _ in seen])
-        ),
+        trusted=join([*trusted, *own], [features for features, _ in seen]),
         labels=torch.cat([labels, told]),
         logits=torch.cat([logits for _, logits in seen]).float().cpu(),
         index=torch.cat([batch.index for batch in trusted]),
         num_validation=len(labels),
         prior=labels.bincount(minlength=num_classes) / len(labels),
-        sample=Seen(torch.cat([batch.images for batch in sample]), torch.cat(sample_features)),
+        sample=join(sample, sample_features),
         pool_size=len(left),
         generator=generator,
         device=torch.device(device) if device is not None else device_of(model),
         progress=reader.progress,
-        has_images=not isinstance(pool, Embeddings),
+        has_images=has_images,
     )
 
 
