@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -42,12 +43,19 @@ def read_run(folder: Path) -> list[Record]:
 
 def read_table(path: Path) -> list[Record]:
     """Returns the records of a CSV file; empty cells, missing columns, recall and labels have their default."""
+    status = path.stat()
+    return list(_read_table(path, status.st_mtime_ns, status.st_size))
+
+
+@cache
+def _read_table(path: Path, changed: int, size: int) -> tuple[Record, ...]:
+    """Reads each version of a file once, since a page of results reads the same tables many times."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     made: list[dict[str, Any]] = [
         {name: NUMBERS.get(name, str)(cell) for name, cell in row.items() if cell} for row in rows
     ]
-    return [Record(recall=(), new_labels=(), **row) for row in made]
+    return tuple(Record(recall=(), new_labels=(), **row) for row in made)
 
 
 def join(tables: Iterable[list[Record]]) -> list[Record]:
