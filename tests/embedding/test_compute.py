@@ -318,6 +318,7 @@ def read_log_of(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("onnx")
 def test_many_images_use_onnx_runtime_and_agree_with_torch() -> None:
     pytest.importorskip("onnxruntime")
     data = TensorDataset(torch.randn(300, 3, 16, 16))
