@@ -43,10 +43,13 @@ def write_run(folder: Path, records: list[Record]) -> Path:
 
 
 def test_a_table_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "some.csv", [*rounds(0, 2), *rounds(1, 2)])
+    first, second = rounds(1, 2)
+    own = [*rounds(0, 2), replace(first, commit="def", passes=10), replace(second, commit="abc")]
+    own[1] = replace(own[1], commit="def")
+    path = write_table(tmp_path / "some.csv", own)
     records, passes = record_tables.collect([path])
     assert to_csv(records) == path.read_text()
-    assert passes == {("random", "100", "1", "1"): 7, ("random", "100", "1", "2"): 7}
+    assert passes == {("random", "100", "1", "1"): (8, "def"), ("random", "100", "1", "2"): (7, "abc+def")}
 
 
 def test_counts_and_commits_are_kept_and_old_tables_lack_them(tmp_path: Path) -> None:
@@ -74,7 +77,7 @@ def test_of_a_cell_in_two_sources_the_first_counts_whole(tmp_path: Path) -> None
     records, passes = record_tables.collect([run, table])
     found = [(record.seed, record.round, record.accuracy) for record in records]
     assert found == [(0, 1, 0.9), (0, 2, 0.9), (0, 3, 0.9), (1, 1, 0.5), (1, 2, 0.5)]
-    assert set(passes.values()) == {5}
+    assert {count.passes for count in passes.values()} == {5}
 
 
 def test_two_methods_of_one_name_are_not_taken_for_one(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def time_table(records: Sequence[Record], passes: Passes, wish: dict[str, str]) 
     own = [record for record in wanted(records, wish) if record.round > 1]
     of_method = {
         method: (
-            mean(passes[passes_key(r)] for r in own if r.method == method),
+            mean(passes[passes_key(r)].passes for r in own if r.method == method),
             mean(r.select_s for r in own if r.method == method),
             mean(r.train_s for r in own if r.method == method),
         )

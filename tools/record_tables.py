@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rarefish.active_learning.records import Record, count_rare, read_records, read_settings
 from rarefish.io import write_whole
@@ -15,7 +15,15 @@ INTEGERS = ("seed", "round", "labels_spent", "validation_size", "imbalance", "ra
 FRACTIONS = ("accuracy", "rare_recall", "select_s", "train_s", "best_accuracy", "pseudo_accuracy")
 NUMBERS: dict[str, Callable[[str], Any]] = {**dict.fromkeys(INTEGERS, int), **dict.fromkeys(FRACTIONS, float)}
 
-Passes = dict[tuple[str, ...], int]
+
+class PassCount(NamedTuple):
+    """Passes over the pool in a round, and the commits that counted them."""
+
+    passes: int
+    commit: str = ""
+
+
+Passes = dict[tuple[str, ...], PassCount]
 """Passes over the pool per round, keyed by the values of the columns PASSES."""
 
 
@@ -77,15 +85,18 @@ def join(tables: Iterable[list[Record]]) -> list[Record]:
 
 def count_passes(records: Sequence[Record]) -> Passes:
     """Returns the passes of each round, mean over seeds."""
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[tuple[str, ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(passes_key(record), []).append(record.passes)
-    return {key: round(mean(some)) for key, some in groups.items()}
+        groups.setdefault(passes_key(record), []).append(record)
+    return {
+        key: PassCount(round(mean(record.passes for record in some)), "+".join(sorted({r.commit for r in some} - {""})))
+        for key, some in groups.items()
+    }
 
 
 def write_passes(passes: Passes, table: Path) -> None:
-    lines = [",".join([*PASSES, "passes"]), *(",".join([*key, str(some)]) for key, some in passes.items())]
-    write_whole(_passes_of(table), "\n".join(lines) + "\n")
+    rows = [(*PASSES, *PassCount._fields), *((*key, *count) for key, count in passes.items())]
+    write_whole(_passes_of(table), "".join(f"{','.join(map(str, row))}\n" for row in rows))
 
 
 def read_passes(table: Path) -> Passes:
@@ -93,7 +104,10 @@ def read_passes(table: Path) -> Passes:
     if not _passes_of(table).exists():
         return {}
     with _passes_of(table).open(newline="", encoding="utf-8") as file:
-        return {tuple(row[name] for name in PASSES): int(row["passes"]) for row in csv.DictReader(file)}
+        return {
+            tuple(row[name] for name in PASSES): PassCount(int(row["passes"]), row["commit"])
+            for row in csv.DictReader(file)
+        }
 
 
 def passes_key(record: Record) -> tuple[str, ...]:
