@@ -7,7 +7,8 @@ subprocess. Elsewhere than on Linux, a fresh interpreter is started.
 
     forked_processes.run([sys.executable, "-m", "rarefish", "status", work], check=True)
 
-Use subprocess where the fresh interpreter matters: for what is imported, or read from the environment by an import.
+What must not import torch, such as the labeling server, is forked from a process without it: `has_torch=False`. Use
+subprocess where the fresh interpreter matters: for what is imported, or read from the environment by an import.
 """
 
 import atexit
@@ -32,6 +33,7 @@ PRELOADED = (
     *("torch._dynamo", "torch.distributed.run", "torch.distributed.nn", "numpy", "PIL.Image"),
     *("rarefish.cli.main", "rarefish.experiments.runner", "rarefish.workspace.model"),
 )
+PRELOADED_WITHOUT_TORCH = ("PIL.Image", "rarefish.cli.main", "rarefish.cli.workspace", "rarefish.labeling.server")
 SET_CHILD_SUBREAPER = 36
 """A prctl: orphans among the descendants become children of this process."""
 CAN_FORK = sys.platform == "linux"
@@ -43,6 +45,10 @@ FORKED_RANKS = ("--run-path", "--start-method=fork")
 class Popen(subprocess.Popen[AnyStr]):
     """subprocess.Popen for commands that start with `sys.executable`."""
 
+    def __init__(self, *arguments: Any, has_torch: bool = True, **more: Any) -> None:
+        self.has_torch = has_torch
+        super().__init__(*arguments, **more)
+
     def _execute_child(self, args: Any, executable: Any, preexec_fn: Any, *others: Any) -> None:
         """What subprocess.Popen calls to start the process; it has made the pipes before."""
         words = [os.fspath(word) for word in args]
@@ -52,7 +58,7 @@ class Popen(subprocess.Popen[AnyStr]):
         _, _, cwd, env, _, _, _, p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite, *_ = others
         streams = [own if given == -1 else given for own, given in enumerate((p2cread, c2pwrite, errwrite))]
         try:
-            self.pid = fork(words[1:], cwd or os.getcwd(), os.environ if env is None else env, streams)
+            self.pid = fork(words[1:], cwd or os.getcwd(), os.environ if env is None else env, streams, self.has_torch)
         finally:
             self._close_pipe_fds(  # pyright: ignore[reportAttributeAccessIssue]
                 p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite
@@ -83,11 +89,13 @@ def run(
     return done
 
 
-def fork(words: Sequence[str], folder: Any, environment: Mapping[str, str], streams: Sequence[int]) -> int:
+def fork(
+    words: Sequence[str], folder: Any, environment: Mapping[str, str], streams: Sequence[int], has_torch: bool = True
+) -> int:
     """The pid of a new child of this process that runs `python WORDS`."""
     request = json.dumps([list(words), os.fspath(folder), dict(environment)]).encode()
     with LOCK:
-        server = start_server()
+        server = start_server(has_torch)
         adopt_orphans(True)  # the server's grandchild, whose parent ends at once
         try:
             socket.send_fds(server, [len(request).to_bytes(8, "big")], list(streams))
@@ -98,10 +106,11 @@ def fork(words: Sequence[str], folder: Any, environment: Mapping[str, str], stre
 
 
 @cache
-def start_server() -> socket.socket:
+def start_server(has_torch: bool) -> socket.socket:
     """Our end of the connection to the process that forks; it ends when we do."""
     ours, theirs = socket.socketpair()
     command = [sys.executable, "-m", "tests.forked_processes", str(theirs.fileno())]
+    command += PRELOADED if has_torch else PRELOADED_WITHOUT_TORCH
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, pass_fds=[theirs.fileno()])
     theirs.close()
@@ -199,8 +208,9 @@ def end(error: BaseException | None) -> NoReturn:
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
-    for module in PRELOADED:
+    for module in sys.argv[2:]:
         __import__(module)
+    assert PRELOADED[0] in sys.argv or "torch" not in sys.modules
     tasks = os.listdir("/proc/self/task")
     assert len(tasks) == 1, f"a process with {len(tasks)} threads cannot be forked safely"
     gc.collect()

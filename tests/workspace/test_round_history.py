@@ -23,7 +23,7 @@ def test_another_model_or_another_label_asks_for_a_training(tmp_path: Path) -> N
     assert summarize(store)["is_trained"]
     store.set(model="resnet10", size=[32, 32], mode="RGB")
     assert not summarize(store)["is_trained"] and latest_training(store) is None
-    choose_round(store, 3, running=RUNNING)
+    choose_round(store, 3, labels="density", running=RUNNING)
     store.set(model="lenet", size=[28, 28], mode="L")
     assert summarize(store)["is_trained"]
     image, number = next(iter(settled(store).items()))
