@@ -181,5 +181,6 @@ class TrainingResult:
 
     def is_over(self, training: Training) -> bool:
         """Returns whether the maximum number of epochs is reached or patience has run out."""
-        waited = self.epochs - self.best_epoch if self.history else 0
-        return self.epochs >= training.epochs or (training.patience is not None and waited >= training.patience)
+        if training.patience is None or not self.history:
+            return self.epochs >= training.epochs
+        return self.epochs >= training.epochs or self.epochs - self.best_epoch >= training.patience
