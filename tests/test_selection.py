@@ -2,7 +2,6 @@
 
 import csv
 import re
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -37,11 +36,14 @@ from rarefish.pseudo_labels.label_shift import fit_temperature
 from rarefish.pseudo_labels.posterior import Evidence, Seen, TrustedPosterior, gather
 from rarefish.pseudo_labels.rules import RULES
 from rarefish.selection import Selection
+from tests import forked_processes
 from tests.cases import NUM_CLASSES, NormedPlain, Plain, biased, images, labeled, skewed
 from tests.reference import Settings, cover_by_loops, distinct_loop, k_center_loop, select_by_posterior
 
 LAYERS = ("conv1", "conv2")
 FEW = MonteCarlo(samples=6, noise=0.2, degrees=20)
+QUICK = Posterior(steps=(5, 5))
+"""The default, hardly trained: for tests in which the answers of the posterior do not matter."""
 
 
 def net(seed: int = 0) -> Plain:
@@ -195,7 +197,7 @@ def test_labels_without_effect_are_noted() -> None:
 
 @pytest.mark.parametrize("labels", [*RULES, FEW], ids=str)
 def test_batch_size_and_seed(labels: Any) -> None:
-    labels = FEW if labels in ("trace", "mutual_information") else labels
+    labels = {"posterior": QUICK, "trace": FEW, "mutual_information": FEW}.get(labels, labels)
     runs = [
         select(net(), labeled(30, 1), labeled(12, 2), budget=6, layers=LAYERS, labels=labels, batch_size=b).indices
         for b in (1, 7, 30)
@@ -206,26 +208,24 @@ def test_batch_size_and_seed(labels: Any) -> None:
 def test_another_order_of_the_pool_gives_the_same_images() -> None:
     pool, order = labeled(40, 1), torch.randperm(40, generator=seeded(5))
     shuffled = TensorDataset(*(tensor[order] for tensor in pool.tensors))
-    straight, other = (select(net(), p, labeled(12, 2), budget=9, layers=LAYERS) for p in (pool, shuffled))
+    how: dict[str, Any] = {"budget": 9, "layers": LAYERS, "labels": QUICK}
+    straight, other = (select(net(), p, labeled(12, 2), **how) for p in (pool, shuffled))
     assert order[other.indices].tolist() == straight.indices.tolist()
 
 
 def test_the_seed_decides_which_failures_stand_for_all() -> None:
-    runs = {
-        tuple(
-            select(net(), labeled(60, 1), labeled(40, 2), budget=3, layers=LAYERS, generator=seeded(s)).centers.tolist()
-        )
-        for s in range(8)
-    }
-    again = [select(net(), labeled(60, 1), labeled(40, 2), budget=3, layers=LAYERS, generator=seeded(4)) for _ in "ab"]
-    assert len(runs) > 1 and torch.equal(again[0].indices, again[1].indices)
+    how: dict[str, Any] = {"budget": 3, "layers": LAYERS, "labels": QUICK}
+    runs = [select(net(), labeled(60, 1), labeled(40, 2), **how, generator=seeded(s)) for s in (*range(8), 4)]
+    assert len({tuple(run.centers.tolist()) for run in runs}) > 1
+    assert torch.equal(runs[4].indices, runs[-1].indices)
 
 
 def test_images_are_distinct_and_none_excluded() -> None:
     excluded = [0, 5, 7, 7, 29]
-    chosen = select(net(), labeled(30, 1), labeled(12, 2), budget=26, layers=LAYERS, exclude=excluded)
+    how: dict[str, Any] = {"budget": 26, "layers": LAYERS, "labels": QUICK}
+    chosen = select(net(), labeled(30, 1), labeled(12, 2), **how, exclude=excluded)
     assert sorted(chosen.indices.tolist()) == [i for i in range(30) if i not in excluded]
-    tensor = select(net(), labeled(30, 1), labeled(12, 2), budget=26, layers=LAYERS, exclude=torch.tensor(excluded))
+    tensor = select(net(), labeled(30, 1), labeled(12, 2), **how, exclude=torch.tensor(excluded))
     assert torch.equal(tensor.indices, chosen.indices)
 
 
@@ -405,7 +405,7 @@ def test_a_pool_that_changes_between_reads_is_warned_of() -> None:
 def test_arguments_of_the_wrong_kind() -> None:
     """As a user meets them: in a process of its own, without the type checks of the tests."""
     script = Path(__file__).with_name("wrong_kinds.py")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    done = forked_processes.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -414,17 +414,27 @@ def test_a_compiled_model_is_run_eagerly() -> None:
     model = net()
     compiled = torch.compile(model)
     assert isinstance(compiled, nn.Module)
-    runs = [select(m, labeled(30, 1), labeled(12, 2), budget=4, layers=LAYERS).indices for m in (model, compiled)]
+    how: dict[str, Any] = {"budget": 4, "layers": LAYERS, "labels": QUICK}
+    runs = [select(m, labeled(30, 1), labeled(12, 2), **how).indices for m in (model, compiled)]
     assert torch.equal(runs[0], runs[1])
 
 
 def test_the_callers_autocast_and_chance_do_not_matter() -> None:
-    expected = select(net().float(), list(images(30, 1)), labeled(12, 2), budget=4, layers=LAYERS)
+    how: dict[str, Any] = {"budget": 4, "layers": LAYERS, "labels": Posterior(steps=(50, 50))}
+    expected = select(net().float(), list(images(30, 1)), labeled(12, 2), **how)
     before = torch.get_rng_state()
     with torch.autocast("cpu", torch.bfloat16):
-        chosen = select(net().float(), list(images(30, 1)), labeled(12, 2), budget=4, layers=LAYERS)
+        chosen = select(net().float(), list(images(30, 1)), labeled(12, 2), **how)
     assert torch.equal(chosen.indices, expected.indices) and torch.equal(chosen.similarities, expected.similarities)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_callers_autocast_does_not_matter_for_coverage() -> None:
+    pool, trusted = vectors([0.9, 0.07, 0.03], 300, seed=1)[0], vectors(PRIORS, 40, seed=2)
+    expected = select(None, pool, trusted, budget=25, progress=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        chosen = select(None, pool, trusted, budget=25, progress=False)
+    assert torch.equal(chosen.indices, expected.indices) and torch.equal(chosen.similarities, expected.similarities)
 
 
 def test_flat_descriptors_are_noted() -> None:
@@ -489,8 +499,8 @@ class Failing(TensorDataset):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("labels", ["posterior", "true"])
-def test_a_read_that_fails_at_any_time_is_no_reason_to_stop(labels: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [QUICK, "true"], ids=["posterior", "true"])
+def test_a_read_that_fails_at_any_time_is_no_reason_to_stop(labels: Any, tmp_path: Path) -> None:
     validation = labeled(15, 1)
 
     def choose(at: int, forever: bool = False) -> tuple[int, Selection]:
@@ -656,7 +666,7 @@ def test_groups_choose_as_algorithm_1_over_groups(kernel: str, monkeypatch: pyte
 
 
 def test_groups_that_do_not_fit_are_named() -> None:
-    how: dict[str, Any] = {"budget": 2, "layers": LAYERS}
+    how: dict[str, Any] = {"budget": 2, "layers": LAYERS, "labels": QUICK}
     with pytest.raises(ArgumentError, match=r"groups has the shape \(3,\) for 30 pool images"):
         select(net(), labeled(30, 1), labeled(12, 2), groups=[1, 2, 3], **how)
     same = select(net(), labeled(30, 1), labeled(12, 2), groups=range(30), **how)

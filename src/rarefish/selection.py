@@ -7,6 +7,7 @@ The method `coverage` covers the part of the pool that is like the validation se
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,14 @@ def _image_or_blank(data: Data, index: int) -> Any:
         return torch.zeros(1, 56, 56)
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Turns the caller's autocast off, so that it does not change the choice; `precision` says what is in bfloat16."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
+
+
+@without_autocast()
 def select(
     model: nn.Module | LinearHead | None,
     pool: Source,
