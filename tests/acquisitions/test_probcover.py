@@ -57,6 +57,7 @@ def test_each_choice_covers_the_most_images() -> None:
 
 
 def test_ties_are_broken_at_random() -> None:
+    """Once everything is covered, all images are equally good."""
     here = vector_situation(())
-    lasts = {tuple(choose("probcover", here, 100, seed).indices[-5:]) for seed in range(4)}
-    assert len(lasts) > 1
+    lasts = [choose("probcover", here, 100, seed).indices[-20:] for seed in range(2)]
+    assert lasts[0] != lasts[1] and all(last != sorted(last) for last in lasts)
