@@ -91,6 +91,8 @@ def test_what_a_record_says_of_rare_classes(whole: Path) -> None:
         truth, trusted = splits.pool.tensors[1].tolist(), splits.validation.tensors[1].tolist()
         for record in run_folder.records(cell):
             assert record.rare_recall == pytest.approx(sum(record.recall[5:]) / 5) != pytest.approx(record.accuracy)
+            right = [row[true] / sum(row) for true, row in enumerate(record.confusion)]  # a row per true class
+            assert record.recall == pytest.approx(right)
             if not record.centers:
                 assert record.rare_precision is None
                 continue
