@@ -89,10 +89,10 @@ def test_what_a_record_says_of_rare_classes(whole: Path) -> None:
     for cell in experiment.cells():
         splits = splits_of(experiment, cell, "cpu")
         truth, trusted = splits.pool.tensors[1].tolist(), splits.validation.tensors[1].tolist()
+        of_class = splits.test.tensors[1].bincount().tolist()
         for record in run_folder.records(cell):
             assert record.rare_recall == pytest.approx(sum(record.recall[5:]) / 5) != pytest.approx(record.accuracy)
-            right = [row[true] / sum(row) for true, row in enumerate(record.confusion)]  # a row per true class
-            assert record.recall == pytest.approx(right)
+            assert [sum(row) for row in record.confusion] == of_class  # a row per true class
             if not record.centers:
                 assert record.rare_precision is None
                 continue
