@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from rarefish.models import efficientnet_lite
 from rarefish.models.efficientnet_lite import weights_file
 from rarefish.workspace.answers import answer, take
 from rarefish.workspace.store import open_store
+from tests import forked_processes
 from tests.workspaces import CLASSES, add_round, draw, make_images
 
 QUICK = ("--workers", "0", "--device", "cpu")
@@ -91,9 +91,8 @@ def test_mistakes_get_a_sentence(
 
 def test_check_has_an_exit_status(work: Path) -> None:
     (work.parent / "pool" / "image 00004.png").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "rarefish", "check", str(work), "--json"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "rarefish", "check", str(work), "--json"]
+    done = forked_processes.run(command, capture_output=True, text=True, check=False, has_torch=False)
     assert done.returncode == 1 and "1 images are missing" in json.loads(done.stdout)["problems"][0]
 
 

@@ -13,6 +13,7 @@ from rarefish.labeling.server import PORT_SETTING, serve
 from rarefish.labeling.tokens import WrongTokens, check_token, make_keys
 from rarefish.workspace.answers import votes
 from rarefish.workspace.store import Store
+from tests import forked_processes
 from tests.labeling.serving import TOKEN, Client, Running, running
 from tests.workspaces import make_workspace
 
@@ -105,13 +106,14 @@ def test_links_need_names(store: Store, people: list[str]) -> None:
 
 def test_the_command_prints_a_link_per_person(store: Store) -> None:
     command = [sys.executable, "-m", "rarefish", "label", str(store.folder), "--person", "ann", "--person", "bob"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = forked_processes.Popen(command, stdout=subprocess.PIPE, text=True, has_torch=False)
     assert process.stdout is not None
     lines = [process.stdout.readline().split() for _ in range(2)]
     process.terminate()
     process.communicate(timeout=60)
     assert [name for name, _ in lines] == ["ann:", "bob:"] and len({link for _, link in lines}) == 2
-    done = subprocess.run([*command, "--open"], capture_output=True, text=True, check=False, timeout=120)
+    command.append("--open")
+    done = forked_processes.run(command, capture_output=True, text=True, check=False, timeout=120, has_torch=False)
     assert done.returncode == 1 and "--open opens a single link, but there are 2" in done.stderr
 
 
@@ -159,7 +161,7 @@ def test_a_token_comes_from_a_file_or_a_variable(
     else:
         monkeypatch.setenv("RAREFISH_TOKEN", LONG)
     command = [sys.executable, "-m", "rarefish", "label", str(store.folder), *more]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = forked_processes.Popen(command, stdout=subprocess.PIPE, text=True, has_torch=False)
     assert process.stdout is not None
     assert process.stdout.readline().strip().endswith(f"/?token={LONG}")
     process.terminate()

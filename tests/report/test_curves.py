@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rarefish.report.curves import Curve, curve, labels_saved, labels_to_reach, methods_of
+from rarefish.report.curves import Curve, complete, curve, labels_saved, labels_to_reach, methods_of
 from tests.active_learning.test_records import record
 
 
@@ -39,6 +39,13 @@ def test_mean_and_spread_are_over_seeds() -> None:
     )
     assert drawn.labels_spent.tolist() == [40, 80]
     assert methods_of([*records, record("b")]) == ["a", "b"]
+
+
+def test_rounds_that_some_seed_has_not_finished_are_left_out() -> None:
+    own = [record("a", seed, n) for seed, last in enumerate((3, 2, 4)) for n in range(1, last + 1)]
+    other = [record("b", 0, 1), record("b", 1, 1), record("b", 1, 2)]
+    kept = [(r.method, r.seed, r.round) for r in complete([*own, *other])]
+    assert kept == [*(("a", seed, n) for seed in range(3) for n in (1, 2)), ("b", 0, 1), ("b", 1, 1)]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8), st.floats(-0.1, 1.1))

@@ -23,7 +23,7 @@ from rarefish.workspace.model import latest_model
 from rarefish.workspace.summary import summarize
 from rarefish.workspace.verification import verify
 from tests.workspace.small_workspace import RUNNING, label_all, small
-from tests.workspaces import CLASSES, draw, make_workspace
+from tests.workspaces import CLASSES, add_round, draw, make_workspace
 
 
 def test_two_rounds(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
 
 def test_a_training_says_which_labels_it_could_not_learn_from(tmp_path: Path) -> None:
     store = small(tmp_path)
-    choose_round(store, 6, running=RUNNING)
+    add_round(store, 6)
     label_all(store)
     with store.reading() as connection:
         (path,) = connection.execute("SELECT path FROM pick JOIN image ON id = image LIMIT 1").fetchone()

@@ -16,6 +16,7 @@ from rarefish.workspace.backup import Backup, back_up
 from rarefish.workspace.round_history import add_training
 from rarefish.workspace.store import FILE, Store, open_store
 from rarefish.workspace.verification import verify
+from tests import forked_processes
 from tests.labeling.serving import running
 from tests.workspace.test_connections import label_over_http, labels_in
 from tests.workspaces import make_workspace
@@ -27,7 +28,8 @@ def store(tmp_path: Path) -> Store:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "rarefish", *command], capture_output=True, text=True, check=False)
+    given = [sys.executable, "-m", "rarefish", *command]
+    return forked_processes.run(given, capture_output=True, text=True, check=False, has_torch=False)
 
 
 def train(store: Store, weights: str) -> None:
@@ -118,7 +120,8 @@ def test_a_killed_backup_leaves_no_target(store: Store, tmp_path: Path) -> None:
         "backup.back_up(open_store(Path(sys.argv[1])), Path(sys.argv[2]))"
     )
     target = tmp_path / "second"
-    done = subprocess.run([sys.executable, "-c", code, str(store.folder), str(target)], check=False)
+    command = [sys.executable, "-c", code, str(store.folder), str(target)]
+    done = forked_processes.run(command, check=False, has_torch=False)
     assert done.returncode == -9 and not target.exists() and len(list(tmp_path.glob(".second.*.unfinished"))) == 1
     assert back_up(store, target).folder == target
 

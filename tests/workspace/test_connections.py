@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from rarefish.errors import WorkspaceError
 from rarefish.workspace.answers import answer, take
 from rarefish.workspace.store import FILE, Store, open_store
 from rarefish.workspace.verification import verify
+from tests import forked_processes
 from tests.labeling.serving import Client, running, start, stop
 from tests.workspaces import CLASSES, add_round, make_workspace
 
@@ -87,13 +87,14 @@ def test_a_served_workspace_that_is_ended_has_all_labels_in_the_file_alone(store
 
 def test_labels_are_merged_into_the_file_while_the_page_is_served(store: Store) -> None:
     store.close()
-    with running(store.folder) as server:
+    soon = "from rarefish.labeling import api\napi.MERGE_EVERY_S = 2.0"
+    with running(store.folder, before=soon) as server:
         told = label_over_http(server.client, 5)
         assert not told <= labels_in(store.folder / FILE)
         end = time.monotonic() + HANG_S
         while not told <= labels_in(store.folder / FILE):
             assert time.monotonic() < end
-            time.sleep(0.5)
+            time.sleep(0.1)
 
 
 def test_the_next_command_merges_what_a_killed_server_left(store: Store) -> None:
@@ -102,7 +103,8 @@ def test_the_next_command_merges_what_a_killed_server_left(store: Store) -> None
     told = label_over_http(server.client, 5)
     stop(server, signal.SIGKILL)
     assert not told <= labels_in(store.folder / FILE)
-    subprocess.run([sys.executable, "-m", "rarefish", "status", str(store.folder)], check=True, capture_output=True)
+    command = [sys.executable, "-m", "rarefish", "status", str(store.folder)]
+    forked_processes.run(command, check=True, capture_output=True, has_torch=False)
     assert labels_in(store.folder / FILE) == told and not list(store.folder.glob("*-wal"))
 
 

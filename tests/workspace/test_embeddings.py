@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from rarefish.workspace.embeddings import (
 from rarefish.workspace.indexing import index
 from rarefish.workspace.store import Store
 from rarefish.workspace.verification import verify
+from tests import forked_processes
 from tests.workspace.small_workspace import RUNNING, pretrained, small
 from tests.workspaces import draw
 
@@ -175,7 +175,7 @@ embed_images(store, head_model(store), Running(device="cpu", batch_size=4, worke
 
 def test_a_killed_run_is_resumed(tmp_path: Path) -> None:
     store = pretrained(tmp_path)
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(store.folder)])
+    process = forked_processes.Popen([sys.executable, "-c", KILLED, str(store.folder)])
     unfinished = embedding_file(store, "pool").with_name("pool.safetensors.unfinished")
     until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:

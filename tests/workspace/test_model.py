@@ -12,16 +12,17 @@ from rarefish.errors import ModelError, WorkspaceError
 from rarefish.training.config import FINE_TUNING
 from rarefish.workspace.active_learning import choose_round, train_model
 from rarefish.workspace.model import describe_layers, first_model, latest_model, save_weights
+from rarefish.workspace.store import Store
 from rarefish.workspace.trust import trust_model
 from rarefish.workspace.verification import verify
 from tests.workspace.small_workspace import RUNNING, label_all, small
-from tests.workspaces import make_workspace
+from tests.workspaces import add_round, make_workspace
 
 
 def test_the_weights_of_the_last_training_are_taken_up(tmp_path: Path) -> None:
     store = small(tmp_path)
     first = latest_model(store)[0].state_dict()
-    choose_round(store, 6, running=RUNNING)
+    add_round(store, 6)
     label_all(store)
     train_model(store, replace(FINE_TUNING, epochs=2), running=RUNNING)
     last, again = latest_model(store)[0].state_dict(), first_model(store)[0].state_dict()
@@ -47,24 +48,32 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A workspace with an initial model and a trained one."""
+    store = small(tmp_path_factory.mktemp("trained"), start="rotation")
+    add_round(store, 6)
+    label_all(store)
+    train_model(store, replace(FINE_TUNING, epochs=1), running=RUNNING)
+    return store
+
+
 @pytest.mark.parametrize(
     ("damage", "word"), [(cut, r"has [\d,]+ of [\d,]+ bytes"), (flip, "does not have the content that was written")]
 )
-def test_damaged_weights_are_found_and_not_used(tmp_path: Path, damage: Callable[[Path], None], word: str) -> None:
-    store = small(tmp_path, start="rotation")
-    choose_round(store, 6, running=RUNNING)
-    label_all(store)
-    train_model(store, replace(FINE_TUNING, epochs=1), running=RUNNING)
-    assert not verify(store)
-    for path in sorted((store.folder / "models").iterdir()):
+def test_damaged_weights_are_found_and_not_used(trained: Store, damage: Callable[[Path], None], word: str) -> None:
+    assert not verify(trained)
+    paths = sorted((trained.folder / "models").iterdir())
+    assert len(paths) == 2
+    for path in paths:
         whole = path.read_bytes()
         damage(path)
         said = f"The weights models/{path.name} are damaged: the file {word}"
         with pytest.raises(WorkspaceError, match=said):
-            latest_model(store)
-        assert len(verify(store)) == 1 and re.search(said, verify(store)[0])
+            latest_model(trained)
+        assert len(verify(trained)) == 1 and re.search(said, verify(trained)[0])
         path.write_bytes(whole)
-    assert not verify(store) and latest_model(store)
+    assert not verify(trained) and latest_model(trained)
 
 
 def test_a_checkpoint_of_another_network_is_named(tmp_path: Path) -> None:

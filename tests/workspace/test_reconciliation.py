@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -24,9 +23,8 @@ from rarefish.workspace.indexing import Indexed, fingerprint, index
 from rarefish.workspace.reconciliation import Changes, Content, FoundFile, Row, reconcile
 from rarefish.workspace.store import Store, create_store
 from rarefish.workspace.verification import verify
+from tests import forked_processes
 from tests.workspaces import CLASSES, add_round, draw, make_images, make_workspace
-
-SOURCE = Path(__file__).parents[2] / "src"
 
 
 def init(store: Store) -> tuple[Indexed, Indexed]:
@@ -305,7 +303,7 @@ def test_a_run_killed_at_any_statement_is_completed_by_the_next(tmp_path: Path) 
         work = tmp_path / str(number)
         shutil.copytree(folder, work)
         command = [sys.executable, tmp_path / "kill.py", work / "work", str(number)]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(SOURCE)}, check=False)
+        done = forked_processes.run(command, check=False, has_torch=False)
         assert done.returncode in (0, -signal.SIGKILL)
         own = create_store(work / "work", CLASSES)
         init(own)

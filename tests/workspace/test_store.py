@@ -10,6 +10,7 @@ import pytest
 from rarefish.errors import ArgumentError, WorkspaceError
 from rarefish.workspace.answers import answer, take
 from rarefish.workspace.store import FILE, create_store, open_store
+from tests import forked_processes
 from tests.workspaces import CLASSES, make_workspace
 
 
@@ -88,7 +89,8 @@ def test_only_one_process_does_a_thing_at_a_time_and_a_killed_one_lets_go(tmp_pa
         "import sys, time; from pathlib import Path; from rarefish.workspace.store import open_store\n"
         "with open_store(Path(sys.argv[1])).alone('training'): print('in', flush=True); time.sleep(10_000)"
     )
-    other = subprocess.Popen([sys.executable, "-c", script, str(store.folder)], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", script, str(store.folder)]
+    other = forked_processes.Popen(command, stdout=subprocess.PIPE, text=True, has_torch=False)
     assert other.stdout is not None and other.stdout.readline() == "in\n"
     with pytest.raises(WorkspaceError, match="Another process is training"), store.alone("training"):
         pass

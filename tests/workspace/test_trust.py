@@ -14,6 +14,7 @@ from rarefish.errors import WorkspaceError
 from rarefish.workspace.model import first_model
 from rarefish.workspace.store import Store, open_store
 from rarefish.workspace.trust import check_trust, trust_model
+from tests import forked_processes
 from tests.workspaces import make_workspace
 
 COMMANDS = (("select", "--budget", "2"), ("train",), ("evaluate",), ("next",), ("layers",))
@@ -71,7 +72,7 @@ def test_no_command_runs_the_code_of_a_strange_workspace(
 def test_a_shell_gets_one_sentence_and_can_allow_it(strange: Store, marker: Path, tmp_path: Path) -> None:
     def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "rarefish", "layers", str(strange.folder), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return forked_processes.run(command, capture_output=True, text=True, check=False)
 
     refused = shell()
     assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "--trust" in refused.stderr
