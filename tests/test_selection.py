@@ -717,6 +717,7 @@ def test_coverage_equals_its_twin(cross_fit: bool, candidates: int, monkeypatch:
         tested = tested.softmax(dim=1)
     need = [1 - float(tested[labels == c, c].mean()) for c in range(3)]
     recalls = [float((posterior.held_logits.argmax(dim=1) == c)[labels == c].float().mean()) for c in range(3)]
+    reliability = (sum(recalls) / 3 - 1 / 3) / (2 / 3)
     mean, scale = pool[remaining].mean(dim=0), pool[remaining].std(dim=0, correction=0)
     expected = cover_by_loops(
         posterior=answers[0].softmax(dim=1).tolist(),
@@ -725,13 +726,23 @@ def test_coverage_equals_its_twin(cross_fit: bool, candidates: int, monkeypatch:
         known=((torch.cat([trusted, pool[[*own]]]) if cross_fit else pool[[*own]]) - mean).div(scale).tolist(),
         prior=(labels.bincount() / 60).tolist(),
         mix=posterior.pool_mix_C.tolist(),
-        reliability=(sum(recalls) / 3 - 1 / 3) / (2 / 3),
+        reliability=reliability,
         need=[(value + 0.02) ** 0.5 for value in need],
         count=6,
         uniforms=fixed_uniforms(torch.tensor(remaining)).tolist(),
         candidates=candidates,
     )
     assert chosen.indices.tolist() == [remaining[row] for row in expected]
+
+    # Each image is explained by the failure that is close to it and of a class that it probably has.
+    failed = (tested.argmax(dim=1) != labels).nonzero()[:, 0]
+    shift = reliability * (posterior.pool_mix_C * 60 / labels.bincount()).log()
+    probabilities = (answers[0][expected] + shift).softmax(dim=1)
+    here, there = (
+        nn.functional.normalize((rows - mean) / scale, dim=1) for rows in (pool[chosen.indices], trusted[failed])
+    )
+    closest = (((here @ there.T - 1) / 0.8).exp() * probabilities[:, labels[failed]]).argmax(dim=1)
+    assert chosen.centers.tolist() == failed[closest].tolist()
 
     wrong = (tested.argmax(dim=1) != labels).nonzero()[:, 0]
     assert chosen.num_failures == len(wrong) and set(chosen.centers.tolist()) <= set(wrong.tolist())
