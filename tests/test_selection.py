@@ -694,7 +694,7 @@ def test_coverage_equals_its_twin(cross_fit: bool, candidates: int, monkeypatch:
     own = {5: int(truth[5]), 9: int(truth[9]), 30: 2}
     torch.manual_seed(3)
     head = None if cross_fit else nn.Linear(6, 3)
-    how: dict[str, Any] = {"budget": 6, "labeled": own, "exclude": [0, 1], "progress": False}
+    how: dict[str, Any] = {"budget": 10, "labeled": own, "exclude": [0, 1], "progress": False}
     chosen = select(head, pool, (trusted, labels), **how, batch_size=17)
 
     model = nn.Linear(6, 3) if head is None else head
@@ -728,7 +728,7 @@ def test_coverage_equals_its_twin(cross_fit: bool, candidates: int, monkeypatch:
         mix=posterior.pool_mix_C.tolist(),
         reliability=reliability,
         need=[(value + 0.02) ** 0.5 for value in need],
-        count=6,
+        count=10,
         uniforms=fixed_uniforms(torch.tensor(remaining)).tolist(),
         candidates=candidates,
     )
