@@ -25,6 +25,12 @@ from tests.acquisitions.situations import (
 )
 
 
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Posteriors are hardly trained: how good their answers are does not matter here."""
+    monkeypatch.setattr(Posterior, "num_steps", lambda posterior, num_trusted, num_pool: 5)
+
+
 class Files:
     """The pool as a dataset of files: one image at a time, with a list of labels."""
 

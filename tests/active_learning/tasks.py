@@ -5,15 +5,18 @@ from typing import Any
 
 import torch
 
-from rarefish.acquisitions import ACQUISITIONS, Situation
+from rarefish.acquisitions import ACQUISITIONS, Situation, find_acquisition
 from rarefish.active_learning.oracles import known_labels
 from rarefish.active_learning.rounds import Round, Task, run_rounds
+from rarefish.pseudo_labels.posterior import Posterior
 from rarefish.training.config import Training
 from tests.cases import NUM_CLASSES, Plain, labeled
 
 POOL, VALIDATION, TEST = labeled(40, 1), labeled(12, 2), labeled(10, 3)
 TRUTH = POOL.tensors[1].tolist()
 ANSWERS = known_labels(TRUTH)
+QUICK = ACQUISITIONS | {"fisher": find_acquisition("fisher", labels=Posterior(steps=(5, 5)))}
+"""All acquisitions, with a posterior that is hardly trained."""
 
 
 def task(acquire: Any = ACQUISITIONS["random"], start: Plain | None = None, **changes: Any) -> Task:

@@ -18,17 +18,17 @@ from rarefish.errors import ArgumentError
 from rarefish.training.config import Training
 from rarefish.training.evaluation import evaluate
 from rarefish.training.jobs import Job, fit_each
-from tests.active_learning.tasks import POOL, TEST, TRUTH, VALIDATION, rounds, task
+from tests.active_learning.tasks import POOL, QUICK, TEST, TRUTH, VALIDATION, rounds, task
 from tests.cases import NUM_CLASSES, Plain
 
 
 @pytest.mark.parametrize("name", ["random", "entropy", "badge", "fisher"])
 def test_labels_add_up_and_no_image_is_labeled_twice(name: str) -> None:
-    run = rounds(ACQUISITIONS[name])
+    run = rounds(QUICK[name])
     chosen = [i for each in run for i in each.choice.indices]
     assert [each.labels_spent for each in run] == [5, 10, 15] and len(set(chosen)) == 15
     assert [label for each in run for label in each.answers] == POOL.tensors[1][chosen].tolist()
-    again = rounds(ACQUISITIONS[name])
+    again = rounds(QUICK[name])
     assert [each.score.accuracy for each in again] == [each.score.accuracy for each in run]
     assert [each.choice.indices for each in again] == [each.choice.indices for each in run]
 
@@ -95,10 +95,10 @@ def test_rounds_over_files_are_those_over_tensors(name: str, learns_validation: 
         jobs.extend(some)
         fit_each(some)
 
-    expected = rounds(ACQUISITIONS[name], learns_validation=learns_validation)
+    expected = rounds(QUICK[name], learns_validation=learns_validation)
     lazy: dict[str, Any] = {"pool": Files(POOL), "validation": Files(VALIDATION), "test": Files(TEST)}
     files = RoundFiles(tmp_path, "task")
-    here = task(ACQUISITIONS[name], learns_validation=learns_validation, round_files=files, **lazy)
+    here = task(QUICK[name], learns_validation=learns_validation, round_files=files, **lazy)
     found = list(run_rounds(here, 3, fit_all=note))
     assert all(isinstance(job.images, Stored) for job in jobs)
     for ours, theirs in zip(found, expected, strict=True):
@@ -157,8 +157,8 @@ def test_cold_rounds_train_from_the_start_and_warm_rounds_continue(warm: bool) -
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one() -> None:
-    whole = rounds(ACQUISITIONS["fisher"], num_rounds=4)
-    rest = list(run_rounds(task(ACQUISITIONS["fisher"]), 4, situation=whole[1].situation))
+    whole = rounds(QUICK["fisher"], num_rounds=4)
+    rest = list(run_rounds(task(QUICK["fisher"]), 4, situation=whole[1].situation))
     assert [each.number for each in rest] == [3, 4]
     assert [each.choice.indices for each in rest] == [each.choice.indices for each in whole[2:]]
     assert torch.equal(rest[-1].score.prediction, whole[-1].score.prediction)

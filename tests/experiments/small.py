@@ -13,8 +13,8 @@ from rarefish.pseudo_labels.posterior import Posterior
 
 COMMON, TEST = 150, 400
 """Training images of each common digit, and test images, in `few()`."""
-QUICK = Posterior(steps=(50, 50))
-"""The posterior of `few()`: like the default one, but trained for 50 steps instead of 200."""
+QUICK = Posterior(steps=(12, 12))
+"""The posterior of `few()`: like the default one, but trained for 12 steps instead of 200."""
 
 
 BASELINES = (

@@ -1,8 +1,8 @@
 """The field test: splits, what the head is trained on, and runs that resume after a kill."""
 
 import os
+import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -20,6 +20,7 @@ from rarefish.experiments import frozen_features
 from rarefish.experiments.frozen_features import Setting, fit_head, prepare, run_field, score_head
 from rarefish.experiments.settings import Method
 from rarefish.models.networks import classifier_of
+from tests import forked_processes
 from tests.experiments.vectors import METHODS, SIZES, TRAINED, WITHHELD, labels_in, load_vectors
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,14 @@ def rows_of(folder: Path) -> dict[str, list[Record]]:
 def run(folder: Path, settings: tuple[Setting, ...] = (WITHHELD, TRAINED), jobs: int = 1) -> dict[str, list[Record]]:
     run_field(settings, METHODS, folder, seeds=range(2), rounds=3, jobs=jobs, load=load_vectors)
     return rows_of(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of both settings that was never interrupted."""
+    folder = tmp_path_factory.mktemp("field") / "whole"
+    run(folder)
+    return folder
 
 
 def test_a_split_is_balanced_for_the_trusted_set_and_cut_for_the_rare_classes() -> None:
@@ -125,8 +134,8 @@ def test_the_acquisition_sees_the_head_and_whether_it_was_trained_on_the_trusted
     assert records[0].accuracy == found.accuracy and records[0].recall == pytest.approx(found.recall.tolist(), abs=1e-6)
 
 
-def test_records_have_the_scores_of_each_round_and_the_baseline_has_round_0(tmp_path: Path) -> None:
-    rows = run(tmp_path)
+def test_records_have_the_scores_of_each_round_and_the_baseline_has_round_0(whole: Path) -> None:
+    rows = rows_of(whole)
     assert len(rows) == 2 * 2 * 4
     for name, records in rows.items():
         numbers = [0] if "trusted_only" in name else [1, 2, 3]
@@ -158,10 +167,10 @@ def test_without_labels_of_two_classes_there_is_no_head() -> None:
     assert found.accuracy == 0 and found.recall.tolist() == [0] * 6
 
 
-def test_a_run_that_was_interrupted_anywhere_gives_the_same_rows(tmp_path: Path) -> None:
-    expected = run(tmp_path / "whole")
+def test_a_run_that_was_interrupted_anywhere_gives_the_same_rows(whole: Path, tmp_path: Path) -> None:
+    expected = rows_of(whole)
     folder = tmp_path / "cut"
-    run(folder)
+    shutil.copytree(whole, folder)
     cells = sorted(folder.glob("*/records/*.jsonl"))
     for number, path in enumerate(cells):
         lines = path.read_text().splitlines(keepends=True)
@@ -184,16 +193,16 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_run_resumes(tmp_path: Path) -> None:
+def test_a_killed_run_resumes(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder)], env=environment, cwd=tmp_path)
+    program = forked_processes.Popen([sys.executable, "-c", PROGRAM, str(folder)], env=environment, cwd=tmp_path)
     while sum(map(len, rows_of(folder).values())) < 5 and program.poll() is None:
         time.sleep(0.01)
     program.send_signal(signal.SIGKILL)
     program.wait()
     assert 5 <= sum(map(len, rows_of(folder).values())) < 40
-    assert run(folder) == run(tmp_path / "whole")
+    assert run(folder) == rows_of(whole)
 
 
 def test_settings_and_methods_are_checked_before_the_work(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_imagenet_with_all_methods(tmp_path: Path) -> None:
     assert isinstance(splits.pool, ImageFiles) and splits.validation is splits.test
     assert [path.parent.name for path in splits.test.paths] == [wnid for wnid in WNIDS for _ in range(VAL)]
     assert splits.pool[0][0].shape == (3, 32, 32)
-    run_folder = run_all(experiment, tmp_path / "run", jobs=2)
+    run_folder = run_all(experiment, tmp_path / "run", jobs=1)
     for cell in experiment.cells():
         assert all(r.validation_recall == r.recall for r in run_folder.records(cell))
     balanced = replace(experiment, imbalances=(1,))

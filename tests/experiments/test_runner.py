@@ -22,8 +22,8 @@ from tests.forked_processes import FORKED_RANKS
 
 pytestmark = [pytest.mark.usefixtures("few_images"), pytest.mark.xdist_group("runner")]  # `whole` is made only once
 NUM_KILLS = 20
-WITH_WORKERS = (12,)
-"""Kills of runs with worker processes, which first need seconds to import torch."""
+WITH_WORKERS = 2
+"""The kill of a run with worker processes, which first need seconds to import torch."""
 LIMIT = 120_000
 """Bytes of a file: states of rounds fit, a snapshot does not."""
 BEGIN = "import sys; sys.argv[0] = 'rarefish'; from rarefish.cli.main import main; main()"
@@ -45,6 +45,19 @@ def orphans(patience_s: float = 600) -> list[str]:
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.2)
+
+
+def children(pid: int) -> set[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {int(child) for task in tasks for child in (task / "children").read_text().split()}
+
+
+def none_is_left(pids: set[int], patience_s: float = 600) -> bool:
+    """Whether all of the processes end, once they had time to notice."""
+    deadline = time.monotonic() + patience_s
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 def num_finished(folder: Path) -> int:
@@ -122,11 +135,14 @@ def test_a_run_resumed_by_other_code_names_both_commits(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_kills_cost_no_finished_round_and_change_no_number(whole: Path, tmp_path: Path) -> None:
-    """kill -9 at random moments, again and again; the run that ends at last equals one that was left in peace."""
+    """kill -9 at random moments, again and again; the run that ends at last equals one that was left in peace.
+
+    Worker processes end with a killed run.
+    """
     rng, folder = random.Random(0), tmp_path / "killed"
     finished = 0
     for kill in range(NUM_KILLS):
-        jobs = 2 if kill in WITH_WORKERS else 1
+        jobs = 2 if kill == WITH_WORKERS else 1
         run = forked_processes.Popen(
             [*COMMAND, "--output", str(folder), "--jobs", str(jobs)],
             cwd=ROOT,
@@ -135,18 +151,21 @@ def test_kills_cost_no_finished_round_and_change_no_number(whole: Path, tmp_path
         )
         # Some before anything is there, some in the middle of training and of writing; however slow the machine is,
         # some after one more round, which the next run goes on from.
-        while kill % 2 and run.poll() is None and num_finished(folder) == finished:
+        while (kill % 2 or jobs > 1) and run.poll() is None and num_finished(folder) == finished:
             time.sleep(0.01)
-        time.sleep(rng.uniform(0.05, 0.3) + (3.0 if jobs > 1 else 0.0))
+        time.sleep(rng.uniform(0.05, 0.3))
         done = run.poll() is not None  # on a quick machine it may be
+        workers = set() if done else children(run.pid)
         run.kill()
         run.wait()
+        if jobs > 1:
+            assert workers and none_is_left(workers)
         now = num_finished(folder)
         assert now >= finished
         finished = now
         if done:
             break
-    forked_processes.run([*COMMAND, "--output", str(folder), "--jobs", "1"], cwd=ROOT, check=True, capture_output=True)
+    forked_processes.run([*COMMAND, "--output", str(folder), "--jobs", "2"], cwd=ROOT, check=True, capture_output=True)
     assert everything(folder) == everything(whole)
     assert orphans() == []
 
@@ -172,13 +191,14 @@ def test_all_cells_in_step_do_what_each_would_alone(whole: Path, tmp_path: Path)
 
 def test_a_full_disk_is_one_line_and_costs_no_finished_round(whole: Path, tmp_path: Path) -> None:
     folder = tmp_path / "full"
+    only = ["--seeds", "1"]
     limited = [
         sys.executable,
         "-c",
         f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({LIMIT}, {LIMIT}))\n{BEGIN}",
     ]
     failed = forked_processes.run(
-        [*limited, *COMMAND[3:], "--output", str(folder), "--jobs", "1"],
+        [*limited, *COMMAND[3:], "--output", str(folder), "--jobs", "1", *only],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -187,23 +207,8 @@ def test_a_full_disk_is_one_line_and_costs_no_finished_round(whole: Path, tmp_pa
     complaint = failed.stderr.splitlines()[-1]
     assert failed.returncode == 1 and complaint.startswith("rarefish: ") and str(folder) in complaint
     assert "Traceback" not in failed.stderr and not list(folder.rglob("*.part"))
-    forked_processes.run([*COMMAND, "--output", str(folder), "--jobs", "1"], cwd=ROOT, check=True, capture_output=True)
-    assert everything(folder) == everything(whole)
-
-
-def test_workers_end_with_a_killed_run(tmp_path: Path) -> None:
-    command = [*COMMAND, "--output", str(tmp_path / "run"), "--jobs", "2"]
-    run = forked_processes.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    workers: set[int] = set()
-    deadline = time.monotonic() + 600
-    while not list((tmp_path / "run").glob("starts/*.pt")):
-        assert time.monotonic() < deadline and run.poll() is None
-        tasks = Path(f"/proc/{run.pid}/task").iterdir()
-        workers = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-        time.sleep(0.1)
-    assert workers
-    run.kill()
-    run.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert num_finished(folder) >= 1
+    again = [*COMMAND, "--output", str(folder), "--jobs", "1", *only]
+    forked_processes.run(again, cwd=ROOT, check=True, capture_output=True)
+    made, expected = everything(folder), everything(whole)
+    assert len(made) == 5 and made == {name: expected[name] for name in made}

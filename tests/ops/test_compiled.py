@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from rarefish import describe
 from rarefish.features import View, Watcher, watched
 from rarefish.ops import compiled
 from rarefish.ops.compiled import AdaptivePass
+from tests import forked_processes
 from tests.cases import CASES, Plain, images
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, Any]]:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    done = subprocess.run(
+    done = forked_processes.run(
         [sys.executable, "-m", "tests.compile_all"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr

@@ -324,7 +324,11 @@ def exclusive_or(count: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("balance", ["logit", "class", "none"])
-def test_a_hidden_layer_learns_what_no_linear_head_can(balance: str, tmp_path: Path) -> None:
+def test_a_hidden_layer_learns_what_no_linear_head_can(
+    balance: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if balance != "logit":  # the default is tried with all of its steps
+        monkeypatch.setattr(linear_head, "HIDDEN_STEPS", 300)
     features, labels = exclusive_or(300, 1)
     before = torch.get_rng_state()
     head = fit_linear_head(features, labels, 2, hidden=16, folds=2, balance=balance)
@@ -338,7 +342,8 @@ def test_a_hidden_layer_learns_what_no_linear_head_can(balance: str, tmp_path: P
     assert torch.equal(LinearHead.load(tmp_path / "head.safetensors").logits(new), head.logits(new))
 
 
-def test_balance_makes_up_for_rare_classes_behind_a_hidden_layer() -> None:
+def test_balance_makes_up_for_rare_classes_behind_a_hidden_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_head, "HIDDEN_STEPS", 200)
     features, labels = table((90, 10), width=2, noise=3)
     new, _ = table((200, 200), width=2, noise=3, seed=3)
     heads = [fit_linear_head(features, labels, 2, hidden=4, folds=2, balance=balance) for balance in ("none", "class")]
