@@ -70,4 +70,4 @@ def test_tokens_are_random(tmp_path: Path) -> None:
 
 def test_no_torch() -> None:
     code = "import sys, rarefish.labeling.server; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
