@@ -10,7 +10,6 @@ import ctypes
 import gc
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -43,8 +42,6 @@ KINDS = {
     "r": (*EVERYWHERE, (DIE, 1)),
 }
 """What can happen at a call that writes, syncs, truncates, creates, removes or renames: (fault, how often)."""
-EDGE = 2
-"""So many writes at each end of a row of writes get every fault; those between are alike and take turns."""
 
 Row = tuple[Any, ...]
 Tell = Callable[[str], object]
@@ -198,13 +195,6 @@ class Faults:
         return self.library.faults_calls().decode()
 
 
-def cases_of(calls: str) -> Iterator[Case]:
-    for row in re.finditer("w+|[^w]", calls):
-        for at in range(row.start(), row.end()):
-            kinds, is_edge = KINDS[calls[at]], at < row.start() + EDGE or at >= row.end() - EDGE
-            yield from (Case(at + 1, *kind) for kind in (kinds if is_edge else kinds[at % len(kinds) :][:1]))
-
-
 def try_all(part: Session, before: Path, base: Path, look: Callable[..., list[str]]) -> tuple[str, list[str]]:
     """The calls of one part of the session, and what is wrong after a fault at any of them, a sentence each."""
     faults, folder = Faults(), base / "case"
@@ -221,7 +211,7 @@ def try_all(part: Session, before: Path, base: Path, look: Callable[..., list[st
 
     try_one(Case(0, NONE, 0))
     calls, wrong = faults.calls(), []
-    for case in cases_of(calls):
+    for case in [Case(at + 1, *kind) for at, what in enumerate(calls) for kind in KINDS[what]]:
         status, told = try_one(case)
         found = look(folder, told) if status in (0, DIED) else [f"the session ended with {status}: {told}"]
         wrong += [f"{part.__name__}, {case}: {sentence}" for sentence in found]
