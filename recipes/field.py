@@ -4,7 +4,9 @@ Run: python recipes/field.py --settings 'caltech_100-*' --seeds 10 --jobs 2
 Then: python tools/make_field.py runs/field
 """
 
+import csv
 import time
+from collections import Counter
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
@@ -71,6 +73,17 @@ def methods_named(names: str | None) -> list[Method]:
     return [known[name] for name in names.split(",")] if names else list(METHODS)
 
 
+def finished_cells(table: Path, rounds: int) -> set[tuple[str, str, int]]:
+    """Returns the setting, the method and the seed of each cell of which the table has all rounds."""
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    count = Counter(
+        ("{dataset}-{imbalance}x-m{per_class}-{trusted}".format_map(row), row["method"], int(row["seed"]))
+        for row in rows
+    )
+    return {cell for cell, found in count.items() if found >= rounds}
+
+
 @click.command()
 @click.option("--settings", default="*", show_default=True, help="Patterns of settings, separated by commas.")
 @click.option("--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="Number of seeds.")
@@ -78,8 +91,22 @@ def methods_named(names: str | None) -> list[Method]:
 @click.option("--methods", help="Names of methods, separated by commas. [default: all]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Number of processes.")
 @click.option("--output", type=click.Path(path_type=Path), default="runs/field", show_default=True)
+@click.option(
+    "--table",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Table of earlier results, such as docs/results/field.csv, whose seeds are not run again.",
+)
 @click.option("--features", type=click.Path(path_type=Path), default="runs/features", show_default=True)
-def main(settings: str, seeds: int, rounds: int, methods: str | None, jobs: int, output: Path, features: Path) -> None:
+def main(
+    settings: str,
+    seeds: int,
+    rounds: int,
+    methods: str | None,
+    jobs: int,
+    output: Path,
+    table: Path | None,
+    features: Path,
+) -> None:
     """Run the field test, or resume it. The features are computed once and kept in the folder --features."""
     began = time.perf_counter()
 
@@ -99,6 +126,7 @@ def main(settings: str, seeds: int, rounds: int, methods: str | None, jobs: int,
             rounds=rounds,
             jobs=jobs,
             load=load,
+            known=finished_cells(table, rounds) if table else (),
             tell=tell,
         )
     except RarefishError as error:

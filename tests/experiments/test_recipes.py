@@ -3,8 +3,10 @@
 import csv
 import inspect
 import runpy
+from collections import Counter
 from pathlib import Path
 
+import make_field
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -129,10 +131,22 @@ def test_the_command_of_the_field_test(tmp_path: Path) -> None:
     arguments = ["--settings", "svhn-1x-m3-*,fashion-100x-m3-trained", "--seeds", "1", "--rounds", "1"]
     places = ["--output", str(tmp_path / "run"), "--features", str(tmp_path), "--methods", "random,margin"]
     done = CliRunner().invoke(command, [*arguments, *places])
-    load_features.cache_clear()
     assert done.exit_code == 0 and "3/3 " in done.output
+    names = ["svhn-1x-m3-withheld", "svhn-1x-m3-trained", "fashion-100x-m3-trained"]
     found = sorted(path.relative_to(tmp_path / "run").parts[0] for path in tmp_path.glob("run/*/records/*.jsonl"))
-    assert found == sorted(3 * ["svhn-1x-m3-withheld", "svhn-1x-m3-trained", "fashion-100x-m3-trained"])
+    assert found == sorted(3 * names)
+
+    rows = [row for row in make_field.rows_of(tmp_path / "run") if row["seed"] == "0"]
+    table = tmp_path / "field.csv"
+    table.write_text(make_field.to_csv(rows))
+    more = ["--output", str(tmp_path / "more"), *places[2:4], "--table", str(table), "--seeds", "2"]
+    done = CliRunner().invoke(command, [*arguments[:2], "--rounds", "1", *more, "--methods", "random,entropy"])
+    load_features.cache_clear()
+    assert done.exit_code == 0, done.output
+    found = [(row["method"], row["seed"]) for row in make_field.rows_of(tmp_path / "more")]
+    assert Counter(found) == dict.fromkeys(
+        [("entropy", "0"), ("random", "1"), ("entropy", "1"), ("trusted_only", "0"), ("trusted_only", "1")], 3
+    )
     for wrong, message in (
         (["--settings", "mnist*"], "No setting is like mnist"),
         (["--methods", "randm"], "There is no method randm. Did you mean random?"),

@@ -10,7 +10,7 @@ FOLDER/SETTING/records/CELL.jsonl       one line per finished round; `trusted_on
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
@@ -96,10 +96,12 @@ def run_field(
     rounds: int = 5,
     jobs: int = 1,
     load: Load,
+    known: Collection[tuple[str, str, int]] = (),
     tell: Callable[[str, int, int], None] = lambda *_: None,
 ) -> None:
     """Runs every cell that is not finished in the folder, and resumes an interrupted run.
 
+    Cells in `known`, such as those in a table of an earlier run, are left out: (setting name, method name, seed).
     `load` must be a function that other processes can import if there are several jobs.
     """
     for method in methods:
@@ -107,7 +109,13 @@ def run_field(
     source_commit()  # call it now, before anyone edits the code that this process has imported
     for setting in settings:
         _open_folder(folder, setting)
-    groups = [_Group(setting, seed, tuple(methods), folder, rounds, load) for seed in seeds for setting in settings]
+    groups = [
+        _Group(
+            setting, seed, tuple(m for m in methods if (setting.name, m.name, seed) not in known), folder, rounds, load
+        )
+        for seed in seeds
+        for setting in settings
+    ]
     missing = [group for group in groups if group.unfinished()]
     total, done = len(groups), len(groups) - len(missing)
     tell("starting", done, total)
@@ -156,6 +164,8 @@ class _Group:
     def unfinished(self) -> list[Method]:
         """Returns the methods with missing rounds, and the baseline first if it is missing."""
         left = [m for m in self.methods if len(self.run_folder.records(self.cell(m))) < self.rounds]
+        if not self.methods:
+            return []
         return ([] if self.run_folder.records(self.cell(TRUSTED_ONLY)) else [TRUSTED_ONLY]) + left
 
 
