@@ -1,6 +1,6 @@
 """select() on embeddings, compared with BADGE, core-set and entropy of scikit-activeml, and its growth with the pool.
 
-    python benchmarks/embeddings.py [--rows 10000 100000] [--badge-rows 1000] [--growth 100000 300000 1000000]
+    python benchmarks/embeddings.py [--rows 10000 100000] [--badge-rows 1000] [--growth 100000 1000000 10000000]
 
 Every contender runs in a new process with one thread, on the same arrays, and chooses `--picks` rows. Time is processor
 time, which other programs on the machine hardly change. It includes everything from the arrays to the rows chosen:
@@ -188,7 +188,9 @@ def main() -> None:
 
     versions = {"python": platform.python_version(), "torch": torch.__version__, "scikit-activeml": add_peers()}
     made = list[dict[str, Any]]()
-    command = "python benchmarks/embeddings.py"
+    sizes = [("--rows", asked.rows), ("--badge-rows", asked.badge_rows), ("--growth", asked.growth)]
+    given = [part for name, values in sizes if name in sys.argv for part in (name, *map(str, values))]
+    command = " ".join(["python benchmarks/embeddings.py", *given])
 
     def record(title: str, names: list[str], folder: Path, num_rows: int, *, is_mapped: bool = False) -> None:
         costs = {name: in_own_process(name, folder, num_rows, asked.picks, is_mapped=is_mapped) for name in names}
