@@ -996,7 +996,7 @@ MUTANTS = (
     _mutant(
         "proportions corrected in full",
         WEIGHTS,
-        "reliability(posterior) * posterior.log_shift_C",
+        "posterior.reliability * posterior.log_shift_C",
         "posterior.log_shift_C",
     ),
     _mutant("classes needed alike", WEIGHTS, "softmax(dim=1) @ need_C", "softmax(dim=1).sum(dim=1)"),

@@ -13,6 +13,7 @@ from rarefish import describe, select
 from rarefish.data.reader import Reader
 from rarefish.errors import ArgumentError, LabelError
 from rarefish.features import View
+from rarefish.pseudo_labels import posterior
 from rarefish.pseudo_labels.posterior import (
     Evidence,
     Head,
@@ -77,6 +78,44 @@ def test_learns_the_posterior_under_the_pools_shares(are_features_blind: bool) -
     is_rare, chosen = truth == 2, found[:, 2].topk(40).indices
     assert is_rare[chosen].float().mean() > 0.9 * is_rare[best[:, 2].topk(40).indices].float().mean()
     assert all(torch.equal(value, before[name]) for name, value in evidence.model.state_dict().items())
+
+
+@pytest.mark.parametrize("num_labeled", [0, 40])
+def test_no_copy_of_a_large_model_is_trained_where_a_head_is_reliable(
+    num_labeled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that is unreliable leaves no trace: the copy is then trained with the same random numbers."""
+    images, labels = blobs(UNEVEN, 150)
+    pool, _ = blobs([0.6, 0.38, 0.02], 300, seed=5)
+    telling = torch.eye(3)[labels] + 0.1 * torch.randn(150, 3, generator=seeded())
+    if num_labeled:  # the features of labeled images say more than those of the validation set
+        telling[:-num_labeled] = 0
+    large = evidence_of(small_net(), images, labels, pool, (telling, pool), num_labeled)
+    expected = QUICK(large)
+    assert isinstance(expected.answer, Network)
+    monkeypatch.setattr(posterior, "LARGE", 100)
+    large = replace(large, generator=seeded())
+    if num_labeled:
+        found = QUICK(large)
+        assert torch.equal(found.held_logits, expected.held_logits) and found.note == expected.note
+        return
+    monkeypatch.setattr(Posterior, "_train_network", None)
+    found = QUICK(large)
+    assert found.reliability > 0.95 and found.note.endswith("so no copy of the model was trained.")
+    one_class = replace(large, labels=torch.zeros_like(labels))
+    with pytest.raises(TypeError, match="not callable"):  # there is nothing to tell apart: the copy is trained
+        QUICK(one_class)
+
+
+def test_a_trained_copy_predicts_few_large_images_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, images = nn.Sequential(nn.Flatten(), nn.Linear(48, 3)), torch.randn(10, 3, 4, 4, generator=seeded())
+    seen, sizes = Seen(images, images.flatten(1)), list[int]()
+    expected = Network(network)(seen)
+    network[1].register_forward_hook(lambda _, given, __: sizes.append(len(given[0])))
+    monkeypatch.setattr(posterior, "PIXELS", 4 * 48 + 5)
+    assert torch.allclose(Network(network)(seen), expected) and sizes == [4, 4, 2]
+    monkeypatch.setattr(posterior, "PIXELS", 5)
+    assert len(Network(network)(Seen(images[:2], images[:2].flatten(1)))) == 2 and sizes[3:] == [1, 1]
 
 
 def test_the_head_is_where_its_loss_is_flat() -> None:

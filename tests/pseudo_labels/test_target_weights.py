@@ -11,7 +11,6 @@ from rarefish.pseudo_labels.posterior import Evidence, Seen, TrustedPosterior
 from rarefish.pseudo_labels.target_weights import (
     Judged,
     judge,
-    reliability,
     target_weights,
     weigh_images,
 )
@@ -105,7 +104,7 @@ def test_reliability_is_macro_recall_beyond_guessing(
     predictions: list[int], labels: list[int], expected: float
 ) -> None:
     posterior = made_posterior(torch.eye(3)[predictions], labels, list(range(len(labels))))
-    assert reliability(posterior) == pytest.approx(expected)
+    assert posterior.reliability == pytest.approx(expected)
 
 
 def test_an_unreliable_posterior_corrects_the_proportions_less() -> None:

@@ -13,7 +13,7 @@ discarded; the model sees no validation label.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,8 @@ SAMPLE = 5_000
 """Number of pool images from which class proportions are estimated."""
 MEMORY = 2_000_000_000
 """Maximum number of bytes for the trusted images, and for the sample; beyond it, a random subset is used."""
+PIXELS = 2**22
+"""Maximum number of values in the images that a trained copy of the model predicts at once."""
 FEWEST = 10
 """Number of images that are used in any case; a smaller validation set is too small to train a posterior."""
 
@@ -162,6 +164,10 @@ HELD_OUT, MIN_HELD_OUT = 10, 3
 """One in ten validation labels, but at least three, are held out at first."""
 HELD_OUT_STEPS = 0.75
 """Fraction of steps without the held-out labels; after it, the candidates are compared and all labels are used."""
+LARGE = 1_000_000
+"""Number of parameters above which a copy of the model is trained only if a head on its features is not reliable."""
+RELIABLE = 0.8
+"""Macro recall out of fold, scaled to 0 for guessing, from which a head is reliable."""
 RIDGE = 3.0
 """Strength of the L2 penalty on the head's weights, in number of labels."""
 
@@ -217,6 +223,11 @@ class Posterior:
         """Returns the trained posterior; all random numbers, including dropout, come from the evidence's generator."""
         if not (self.network and evidence.has_images):
             return self.from_head(evidence)
+        if is_large(evidence.model) and len(evidence.labels.unique()) > 1:
+            # With its own random numbers, so that what follows does not depend on this trial.
+            found = self.from_head(replace(evidence, generator=copy_of(evidence.generator)))
+            if found.reliability >= RELIABLE:
+                return replace(found, note=f"{found.note} That is enough, so no copy of the model was trained.")
         device = evidence.device
         with (
             torch.inference_mode(False),
@@ -392,8 +403,30 @@ class TrustedPosterior:
     held_rows: Int[Tensor, " H"] = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     """Position of each of these images among the validation images of the evidence."""
 
+    @property
+    def reliability(self) -> float:
+        """Macro recall on held-out validation images, scaled to 0 for guessing and 1 for no mistakes."""
+        num_classes, labels_H = self.held_logits.shape[1], self.held_labels
+        is_right_H = self.held_logits.argmax(dim=1).eq(labels_H).double()
+        count_C = labels_H.bincount(minlength=num_classes)
+        if not len(labels_H):
+            return 0.0
+        right_C = is_right_H.new_zeros(num_classes).index_add_(0, labels_H, is_right_H)
+        recall = float((right_C / count_C)[count_C > 0].mean())
+        return max(0.0, (recall - 1 / num_classes) / (1 - 1 / num_classes))
+
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Float[Tensor, "N C"]:
         return (self.answer(Seen(view.images, view.features_ND)).log_softmax(dim=1) + self.log_shift_C).softmax(dim=1)
+
+
+def is_large(model: nn.Module) -> bool:
+    """Returns whether training a copy of the model takes so long that a head on its features is tried first."""
+    return sum(parameter.numel() for parameter in model.parameters()) > LARGE
+
+
+def copy_of(generator: torch.Generator) -> torch.Generator:
+    """Returns a generator that draws the same numbers."""
+    return torch.Generator(generator.device).set_state(generator.get_state())
 
 
 @dataclass(frozen=True)
@@ -405,7 +438,7 @@ class Network:
     @torch.no_grad()
     def __call__(self, seen: Seen, at_once: int = 1000) -> Tensor:
         device, dtype = device_of(self.network), dtype_of(self.network)
-        parts = seen.images.split(at_once)
+        parts = seen.images.split(max(1, min(at_once, PIXELS // max(1, seen.images[:1].numel()))))
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             return torch.cat([self.network(part.to(device, dtype, copy=True)).float() for part in parts])
 

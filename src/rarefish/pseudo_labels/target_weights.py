@@ -122,18 +122,6 @@ def temperature_of(evidence: Evidence) -> float:
     return fit_temperature(evidence.logits[:count].double(), evidence.labels[:count])
 
 
-def reliability(posterior: TrustedPosterior) -> float:
-    """Returns the macro recall on held-out validation images, scaled to 0 for guessing and 1 for no mistakes."""
-    num_classes, labels_H = posterior.held_logits.shape[1], posterior.held_labels
-    is_right_H = posterior.held_logits.argmax(dim=1).eq(labels_H).double()
-    count_C = labels_H.bincount(minlength=num_classes)
-    if not len(labels_H):
-        return 0.0
-    right_C = is_right_H.new_zeros(num_classes).index_add_(0, labels_H, is_right_H)
-    recall = float((right_C / count_C)[count_C > 0].mean())
-    return max(0.0, (recall - 1 / num_classes) / (1 - 1 / num_classes))
-
-
 def target_weights(
     evidence: Evidence,
     posterior: TrustedPosterior,
@@ -145,7 +133,7 @@ def target_weights(
     """Returns the estimator of weights; with `pool_labels`, the true labels of the pool, for an upper bound."""
     weights = TargetWeights(
         posterior,
-        reliability(posterior) * posterior.log_shift_C,
+        posterior.reliability * posterior.log_shift_C,
         judged.needs(),
         None if cross_fit else temperature_of(evidence),
     )
