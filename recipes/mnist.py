@@ -160,6 +160,14 @@ def validation_too() -> Experiment:
     return replace(robustness("trained on validation too", train_on_validation=True), validation_sizes=sizes)
 
 
+def cross_fit() -> Experiment:
+    """The model is trained on 100 validation images as well, which also guide the selection: failures out of fold."""
+    ours = Method(name="coverage L80", acquisition="coverage", settings={"layers": L80})
+    corrected = Method(name="corrected entropy", acquisition="corrected_entropy")
+    methods = (RANDOM, ENTROPY, BADGE, corrected, POSTERIOR_L80, ours)
+    return replace(validation_too(), name="mnist, cross-fitting", methods=methods, validation_sizes=(100,), rounds=4)
+
+
 def noisy_5() -> Experiment:
     """5 % of the validation labels are wrong."""
     return robustness("5 % of the validation labels wrong", validation_noise=0.05)
