@@ -28,6 +28,11 @@ install_import_hook(
 )
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores, because tests wait for processes, servers and browsers."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With several workers, slow tests come first, so that none has one left when the others are done."""
     if "PYTEST_XDIST_WORKER" in os.environ:

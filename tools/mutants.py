@@ -41,9 +41,7 @@ PRELOADED = ["torch", "torch._dynamo", "numpy", "scipy.stats", "PIL.Image", "ric
 """Modules that are imported once, in the process that all test runs are forked from."""
 KILLED, SURVIVED, BROKEN = "killed", "survived", "BROKEN"
 FAST = (
-    "EM without the old prior",
     "pool's prior counts labeled pool images",
-    "labeled pool images drawn without class weights",
     "an ensemble scored by its first member",
 )
 """Mutants of the part that the test suite runs, by name."""

@@ -36,6 +36,8 @@ def test_large_datasets_are_reduced_to_the_first_images_of_a_random_order() -> N
     assert some.images.ravel().tolist() == some.labels.tolist()
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("onnx")
 @pytest.mark.skipif(weights_file() is None, reason="needs the weights of rarefish[pretrained]")
 def test_features_are_computed_once_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnxruntime")
