@@ -24,19 +24,19 @@ from rarefish.workspace.store import Store
     type=click.Choice(["auto", "onnx", "torch"]),
     default="auto",
     show_default=True,
-    help="onnx for ONNX Runtime, torch, or auto for the faster one that can be used.",
+    help="onnx (ONNX Runtime), torch, or auto: the faster one that is available.",
 )
-@click.option("--again", is_flag=True, help="Compute all embeddings again, such as after a change of the model.")
+@click.option("--again", is_flag=True, help="Compute all embeddings again, for example after the model has changed.")
 @machine_options(batch_size="256")
 @trust_option
 @json_option
 def embed(store: Store, backend: str, again: bool, as_json: bool, **how: Any) -> None:
     """Compute the embeddings of a workspace's images.
 
-    An embedding is the output of a pretrained model below its classifier. With embeddings, selecting and training take
-    seconds. They are kept in the folder embeddings of the workspace, by the content of each image, so only new images
-    are computed. `rarefish next`, `select` and `train` also compute what is missing. Run the same command again to
-    resume a run that was killed. Near-copies among the images are reported.
+    An embedding is the input of a pretrained model's classifier. With embeddings, selecting and training take seconds.
+    They are stored in the folder embeddings of the workspace and identified by the content of their image, so they are
+    computed for new images only. `rarefish next`, `select` and `train` also compute what is missing. Run the same
+    command again to resume a run that was killed. Near-copies among the images are reported.
 
     \b
     Example:

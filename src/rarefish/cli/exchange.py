@@ -97,7 +97,7 @@ def first_of(what: str, messages: Sequence[str]) -> list[str]:
 
 @click.group()
 def studio() -> None:
-    """Label with a Label Studio server.
+    """Exchange images and labels with a Label Studio server.
 
     Uploads images and fetches annotations through its API.
 

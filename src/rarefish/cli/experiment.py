@@ -37,8 +37,8 @@ def experiment(
 
     A recipe is a function that returns an Experiment: methods × seeds × imbalances × validation sizes. Each combination
     is a cell. Every finished round is saved; run the same command again to resume a run that was killed or to add
-    rounds. Under torchrun, the cells are distributed among the processes. With --together, all processes share each
-    cell, for models and pools that are too large for one process.
+    rounds. Under torchrun, the cells are distributed among the processes. With --together, all processes work
+    together on each cell, for models and pools that are too large for one process.
 
     \b
     Example:

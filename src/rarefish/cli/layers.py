@@ -29,7 +29,7 @@ from rarefish.workspace.store import is_workspace, open_store
 @trust_option
 @json_option
 def layers(model: str, weights: Path | None, num_classes: int, mode: str | None, trust: bool, as_json: bool) -> None:
-    """List the layers of a model that can describe images.
+    """List a model's layers that can be used to describe images.
 
     A star marks the layers that are used by default. MODEL is a built-in name (efficientnet-lite0, lenet,
     resnet10, resnet18), FILE.py:FUNCTION, module:function, timm:NAME, torchvision:NAME, transformers:FOLDER, or a

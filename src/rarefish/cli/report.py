@@ -25,7 +25,7 @@ from rarefish.workspace.store import is_workspace, open_store
 )
 @click.option(
     "--ours",
-    help="Method to compare with all others. [default: the last fisher method without true labels]",
+    help="Method to compare with all others. [default: the last fisher method that does not use true labels]",
 )
 @click.option(
     "--paper",

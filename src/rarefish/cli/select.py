@@ -63,7 +63,7 @@ UNUSED_WITH_FILES = ("device", "trust", "as_json", "allow_near_copies")
 @click.option(
     "--method",
     type=click.Choice(["coverage", "fisher"]),
-    help="How to select; fisher is the paper's method. [default: coverage]",
+    help="Selection method; fisher is the paper's. [default: coverage]",
 )
 @click.option("--labels", help="Estimator of the pseudo-labels for --method fisher. [default: posterior]")
 @click.option(

@@ -351,7 +351,7 @@ def train(store: Store, finetune: bool, as_json: bool, **how: Any) -> None:
     With a pretrained model, a head is trained on the frozen features of the labeled images and of the validation
     images; its accuracy is estimated out of fold. Otherwise, or with --finetune, the whole network is trained on the
     labeled images only, from its initial weights, and the weights of the epoch that is best on the validation set are
-    kept. The labels are those that people agree on. Run the same command again to resume a training that was killed.
+    kept. The majority decides each label. Run the same command again to resume a training run that was killed.
 
     \b
     Example:
