@@ -11,8 +11,8 @@ def lazy_exports(
 
     Args:
         package: The `__name__` of the package.
-        homes: For each module of the package, the names that it defines. No name may be that of a module, because
-            Python sets this attribute of the package when it imports the module.
+        homes: For each module of the package, the names that it defines. No name may be the same as that of a module,
+            because Python sets this attribute of the package when it imports the module.
     """
     modules = {name: module for module, names in homes.items() for name in names}
 

@@ -638,6 +638,6 @@ def note_flat(similarities: Tensor) -> tuple[str, ...]:
 
 
 def note_unknown(probabilities_PC: Tensor) -> tuple[str, ...]:
-    """Returns a note on chosen images that could not be read again for their class probabilities."""
+    """Returns a note on chosen images that could not be read again to compute their class probabilities."""
     count = int(probabilities_PC.isnan().all(dim=1).sum())
     return (f"{count} chosen images could not be read again: their probabilities are unknown.",) if count else ()

@@ -50,7 +50,7 @@ class LearnedPosterior:
 def learn_posterior(
     situation: Situation, generator: torch.Generator, labels: Posterior, layers: Sequence[str] | None = None
 ) -> LearnedPosterior:
-    """Returns the posterior learned from the validation set and the labels so far, as `select()` learns it."""
+    """Returns the posterior learned from the validation set and the labels so far, in the same way as in `select()`."""
     validation, num_unlabeled = situation.validation, len(situation.unlabeled)
     if len(validation) < FEWEST:
         raise ArgumentError(

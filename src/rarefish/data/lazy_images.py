@@ -30,7 +30,7 @@ class Stored:
         return torch.Size([len(self), *Reader().one(self.data, self.index[0]).shape[1:]])
 
     def read(self, parts: Sequence[Tensor], title: str = "") -> Iterator[Batch]:
-        """Returns an iterator over batches, one with the images of each part; `title` is that of the progress bar."""
+        """Returns an iterator over batches, one per part; `title` is the title of the progress bar."""
         sizes = [len(rows) for rows in parts]
         index = [self.index[row] for rows in parts for row in rows.tolist()]
         reader = Reader(num_workers=self.workers, progress=bool(title))

@@ -137,7 +137,7 @@ TRAINED = ("num_classes", "num_labels")
 
 
 def digest_backbone(model: nn.Module, layer: str, classifier: str | None) -> str:
-    """Returns a hash of everything in the model that features of a layer may depend on, except the classifier."""
+    """Returns a hash of everything in the model that the features of a layer may depend on, except the classifier."""
 
     def is_below(name: str) -> bool:
         return classifier is None or not f"{name}.".startswith(f"{classifier}.")

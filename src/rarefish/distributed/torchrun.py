@@ -104,7 +104,7 @@ class TorchrunExecutor:
         return parcel[0]
 
     def map_shards(self, match: ShardMatcher, index: Sequence[int], depth: int) -> ShardMatches:
-        """Returns the merged matches of equal shards of the images at `index`, the same number in each process."""
+        """Returns the merged matches of the images at `index`; each process matches the same number of equal shards."""
         # A shard belongs to the plan with which it was matched; another machine may have made that plan again.
         plan = self.agree(self._plan_digest() if rank() == 0 else "")
         own = everywhere(lambda: self._match_own(match, index, depth, plan))

@@ -60,7 +60,7 @@ class Layout:
         return {**found, "end": place}
 
     def header(self, unreadable: Mapping[int, str]) -> bytes:
-        """Returns the header; if there are too many reasons for unreadable images, only the first ones."""
+        """Returns the header, with only the first reasons for unreadable images if there are too many."""
         starts, reasons = self.starts(), {str(row): printable(why) for row, why in unreadable.items()}
         entries = {
             name: {"dtype": kind, "shape": shape, "data_offsets": [starts[name] - HEADER, starts[name] - HEADER + size]}
@@ -141,7 +141,7 @@ def check_same_model(path: Path, found: "Finished | None", wanted: Layout) -> No
 
 @dataclass
 class EmbeddingFile:
-    """A file that is being filled; each process opens it and writes other rows."""
+    """A file that is being filled; each process opens it and writes its own rows."""
 
     path: Path
     layout: Layout

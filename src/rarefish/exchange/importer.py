@@ -133,7 +133,7 @@ def import_parsed_labels(store: Store, format: str, parsed: Iterable[ParsedLabel
 def _find_classes(parsed: list[ParsedLabel], classes: list[str]) -> dict[tuple[str, str], int | str | None]:
     """Returns the class number of every (answer, name) pair, or a message that says why there is none.
 
-    Each pair is looked up once, before the store is locked, because searching many class names for the nearest is slow.
+    Each pair is looked up once, before the store is locked, because finding the most similar of many names is slow.
     """
     numbers: dict[tuple[str, str], int | str | None] = {}
     for label in parsed:
@@ -221,7 +221,7 @@ class UnresolvedLabel(Exception):  # noqa: N818 - caught inside this package
 
 
 def escaped_paths(connection: sqlite3.Connection) -> dict[str, list[int]]:
-    """Returns the selected images whose paths are percent-encoded in exports, by the encoded path."""
+    """Returns the selected images whose paths are percent-encoded in exports, keyed by the encoded path."""
     escaped: dict[str, list[int]] = defaultdict(list)
     for image, path in picked_paths(connection):
         if os.fsencode(path_to_text(path)) != path:

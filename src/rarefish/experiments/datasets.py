@@ -246,7 +246,7 @@ def choose_rows(
 
     Returns:
         The rows of the training set that form the pool.
-        The rows of the trusted images: of the training set, or of the test set with `validation_is_test`.
+        The rows of the trusted images, in the training set or, with `validation_is_test`, in the test set.
         The labels of the trusted images, some of which are wrong if there is label noise.
     """
     unknown = [c for c in experiment.rare if not 0 <= c < num_classes]

@@ -203,7 +203,7 @@ def _num_channels(output: Tensor) -> int:
 
 
 def _outputs_below_logits(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
-    """Returns the output for two images of each layer on the path to the logits, in the order in which they ran."""
+    """Returns the outputs, for two images, of all layers on the path to the logits, in execution order."""
     outputs: dict[str, Tensor] = {}
 
     def note(name: str) -> Callable[[nn.Module, object, object], None]:

@@ -124,7 +124,7 @@ def reduced(weight: Float[Tensor, "C D"]) -> Float[Tensor, "C columns"]:
 
 
 def contrasts(count: int) -> Float[Tensor, "C columns"]:
-    """Returns `count` orthonormal rows with one more column, each of which adds up to 0 (Helmert's contrasts)."""
+    """Returns `count` orthonormal rows of length `count + 1`, each of which adds up to 0 (Helmert contrasts)."""
     rows = torch.zeros(count, count + 1, dtype=torch.float64)
     for k in range(1, count + 1):
         rows[k - 1, :k] = 1

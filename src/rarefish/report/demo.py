@@ -118,7 +118,7 @@ class Gain:
 
     @property
     def lead(self) -> str:
-        """Returns a sentence with the mean difference over rounds to the best other method, and its interval."""
+        """Returns a sentence with the mean difference from the best other method over all rounds, and its interval."""
         (found,) = compare(self.ours, [self.best])
         side = "ahead of" if found.difference >= 0 else "behind"
         interval = "too few seeds for an interval" if isnan(found.low) else f"95 % interval {found.interval}"

@@ -518,7 +518,7 @@ def _check_settings(
 
 
 def _check_features(features: Tensor | np.ndarray) -> Float[Tensor, "N D"]:
-    """Returns the rows as float32, or as float64 if that is their type; raises an error unless all are finite."""
+    """Returns the rows as float32, or as float64 if that is their type; raises an error if a value is not finite."""
     rows = _as_tensor(features)
     if rows.ndim != 2 or not rows.shape[0] or not rows.shape[1]:
         raise DataError(

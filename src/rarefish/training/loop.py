@@ -332,7 +332,7 @@ def in_batches(part: Tensor, training: Training, dim: int = 0) -> list[Tensor]:
 
 
 def batch_sizes(count: int, training: Training) -> list[int]:
-    """Returns the sizes of equal batches and of a remainder, which is merged if it is too small for BatchNorm."""
+    """Returns the batch sizes; a remainder that is too small for BatchNorm is merged into the last full batch."""
     size = training.batch_size
     sizes = [size] * (count // size) + ([count % size] if count % size else [])
     if training.merge_small_batch and len(sizes) > 1 and is_small_remainder(sizes[-1], size):

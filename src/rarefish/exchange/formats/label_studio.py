@@ -32,7 +32,7 @@ def write_tasks(items: list[Item], classes: list[str], path: Path) -> None:
 
 
 def write_box_tasks(images: list[BoxedImage], classes: list[str], path: Path) -> None:
-    """Writes the same files for boxes; the URLs refer to local files of a server whose root contains the images."""
+    """Writes the files of `write_tasks` for boxes; the URLs refer to files below the document root of a server."""
     _write([_box_task(image) for image in images], _box_config(classes), classes, path)
 
 
