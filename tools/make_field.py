@@ -2,10 +2,11 @@
 
     python tools/make_field.py runs/field                        writes docs/results/field.csv, the page and the chart
     python tools/make_field.py runs/more docs/results/field.csv  adds a run to what was there
-    python tools/make_field.py                                   makes the page and the chart anew
+    python tools/make_field.py                                   regenerates the page and the chart
 
-In the page, `<!-- field: NAME -->` up to `<!-- end -->` is replaced by a table: `summary`, `settings` or `methods`.
-Of a cell in several sources, that of the first counts. Only seeds with all rounds are compared.
+In the page and in README, `<!-- field: NAME -->` up to `<!-- end -->` is replaced by a table: `summary`, `settings`,
+`short` or `methods`.
+If several sources contain a cell, the first one is used. Only seeds for which all rounds are complete are compared.
 """
 
 import csv
@@ -36,7 +37,7 @@ COLUMNS = (
     *("dataset", "imbalance", "per_class", "trusted", "method", "ours", "limit", "seed", "round", "labels_spent"),
     *("accuracy", "macro_recall", "rare_recall", "select_s", "commit"),
 )
-PAGE, PICTURE = "field.md", "field.png"
+PAGES, PICTURE = (FOLDER / "field.md", FOLDER.parents[1] / "README.md"), "field.png"
 REFERENCE = "badge"
 """The method with which the numbers of labels are compared."""
 EARLIER = "fisher_posterior"
@@ -143,7 +144,7 @@ class Field:
         return (of_seeds(ours, shared), of_seeds(other, shared)) if ours and other and shared else None
 
     def labels_needed(self) -> float:
-        """Returns the fraction of its labels with which ours ends where the reference ends; NaN without either."""
+        """Returns the fraction of its labels with which ours reaches the reference's final recall, or NaN."""
         both = self.against(REFERENCE)
         return labels_to_reach(float(both[1].mean[-1]), both[0]) / both[1].labels_spent[-1] if both else np.nan
 
@@ -157,7 +158,7 @@ class Field:
 
 
 def fields_of(rows: Sequence[Row]) -> list[Field]:
-    """Returns the curves of each setting, of the seeds with all rounds."""
+    """Returns the curves of each setting, for the seeds that have all rounds."""
     settings: dict[Key, dict[str, dict[int, dict[int, Row]]]] = {}
     for row in rows:
         of_method = settings.setdefault(key_of(row), {}).setdefault(row["method"], {})
@@ -185,16 +186,21 @@ def _curve(method: str, seeds: dict[int, dict[int, Row]]) -> Curve:
 
 
 def summary(fields: Sequence[Field]) -> str:
-    """Returns in how many settings ours is ahead of its best rival, level with it, or behind it."""
+    """Returns the number of settings in which ours is ahead of its best rival, level with it, or behind it.
+
+    Settings with fewer than `MIN_SEEDS` seeds are left out.
+    """
     lines: list[tuple[str, ...]] = [
         (
             *("trusted set", "pool", "settings", "ahead", "level", "behind", "smallest difference"),
-            *("labels to end where BADGE ends", "gap to the limit", "gap of the earlier default"),
+            *("labels needed to match BADGE's final recall", "gap to the limit", "gap of the earlier default"),
         )
     ]
     for trusted in ("trained", "withheld"):
         for is_balanced in (False, True):
-            own = [f for f in fields if f.key.trusted == trusted and f.key.is_balanced == is_balanced and f.compared()]
+            own = [
+                f for f in _with_enough_seeds(fields) if (f.key.trusted, f.key.is_balanced) == (trusted, is_balanced)
+            ]
             if not own:
                 continue
             verdicts = [verdict(field.compared()[0]) for field in own]
@@ -222,41 +228,46 @@ def _mean_text(values: Sequence[float], style: str, unit: str = "") -> str:
     return f"{100 * mean(known):{style}}{unit}"
 
 
+SETTINGS = (
+    *("pool", "M", "trusted set", "trusted only", "ours", "seeds", "best rival", "difference (95 % interval)", "p", ""),
+    *("BADGE", "labels needed to match BADGE's final recall", "gap to the limit", "gap of the earlier default"),
+)
+"""Columns of the table of settings."""
+SHORT = ("pool", "M", "trusted set", "trusted only", "ours", "best rival", "difference (95 % interval)", "p")
+"""Columns of the table in the README, which contains the settings with at least `MIN_SEEDS` seeds."""
+MIN_SEEDS = 5
+
+
 def settings_table(fields: Sequence[Field]) -> str:
     """Returns one row per setting: ours, the best rival, and the limit."""
-    lines: list[tuple[str, ...]] = [
-        (
-            *(
-                "pool",
-                "M",
-                "trusted set",
-                "trusted only",
-                "ours",
-                "seeds",
-                "best rival",
-                "difference (95 % interval)",
-                "p",
-            ),
-            *("", "BADGE", "labels to end where BADGE ends", "gap to the limit", "gap of the earlier default"),
-        )
-    ]
-    for field in fields:
-        rivals = field.compared()
-        if not rivals:
-            continue
-        best, key = rivals[0], field.key
-        badge = field.against(REFERENCE)
-        lines.append(
-            (
-                *(key.pool, str(key.per_class), key.trusted, _percent(field.baseline)),
-                *(_percent(float(field.curves[OURS].values.mean())), str(best.num_seeds), best.rival),
-                *(f"{best.points} ({best.interval})", p_text(best.p), verdict(best)),
-                _percent(float(badge[1].values.mean())) if badge else "–",
-                _mean_text([field.labels_needed()], ".0f", " %").replace(" in 1", ""),
-                *(_mean_text([field.gap(name)], "+.1f") for name in (OURS, EARLIER)),
-            )
-        )
-    return markdown(lines)
+    return markdown([SETTINGS, *map(_setting_row, _compared(fields))])
+
+
+def short_table(fields: Sequence[Field]) -> str:
+    """Returns the most important columns of the settings with enough seeds."""
+    rows = [_setting_row(field) for field in _with_enough_seeds(fields)]
+    places = [SETTINGS.index(name) for name in SHORT]
+    return markdown([SHORT, *(tuple(row[place] for place in places) for row in rows)])
+
+
+def _compared(fields: Sequence[Field]) -> list[Field]:
+    return [field for field in fields if field.compared()]
+
+
+def _with_enough_seeds(fields: Sequence[Field]) -> list[Field]:
+    return [field for field in _compared(fields) if field.compared()[0].num_seeds >= MIN_SEEDS]
+
+
+def _setting_row(field: Field) -> tuple[str, ...]:
+    best, key, badge = field.compared()[0], field.key, field.against(REFERENCE)
+    return (
+        *(key.pool, str(key.per_class), key.trusted, _percent(field.baseline)),
+        *(_percent(float(field.curves[OURS].values.mean())), str(best.num_seeds), best.rival),
+        *(f"{best.points} ({best.interval})", p_text(best.p), verdict(best)),
+        _percent(float(badge[1].values.mean())) if badge else "–",
+        _mean_text([field.labels_needed()], ".0f", " %").replace(" in 1", ""),
+        *(_mean_text([field.gap(name)], "+.1f") for name in (OURS, EARLIER)),
+    )
 
 
 def _percent(value: float) -> str:
@@ -296,6 +307,7 @@ def _cells(field: Field, method: str) -> tuple[str, str, str]:
 TABLES: dict[str, Callable[[Sequence[Field]], str]] = {
     "summary": summary,
     "settings": settings_table,
+    "short": short_table,
     "methods": methods_tables,
 }
 
@@ -355,11 +367,12 @@ def _draw_panel(axes: Axes, field: Field) -> None:
 def main() -> None:
     if len(sys.argv) > 1 and sys.argv[1].startswith("-"):
         raise SystemExit(__doc__)
-    table, page = FOLDER / "field.csv", FOLDER / PAGE
+    table = FOLDER / "field.csv"
     if len(sys.argv) > 1:
         write_whole(table, to_csv(join(map(rows_of, map(Path, sys.argv[1:])))))
     fields = fields_of(rows_of(table)) if table.exists() else []
-    page.write_text(make_page(page.read_text(encoding="utf-8"), fields), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(make_page(page.read_text(encoding="utf-8"), fields), encoding="utf-8")
     if fields:
         save(draw(fields), FOLDER.parent / "images" / PICTURE)
 

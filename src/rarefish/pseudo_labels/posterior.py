@@ -47,7 +47,7 @@ MEMORY = 2_000_000_000
 PIXELS = 2**22
 """Maximum number of values in the images that a trained copy of the model predicts at once."""
 FEWEST = 10
-"""Number of images that are used in any case; a smaller validation set is too small to train a posterior."""
+"""Minimum number of images; a validation set with fewer is too small to train a posterior."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def gather(
 ) -> Evidence:
     """Returns the trusted images and a sample of the pool, read into memory, with their features.
 
-    `watching`: a function that opens the forward pass, instead of `watched`.
+    `watching`: a function that returns the context manager for the forward pass, instead of `watched`.
     """
     generator = torch.Generator().manual_seed(  # the caller's generator may be on a GPU
         int(torch.randint(2**62, (), generator=generator, device=generator.device))
@@ -276,13 +276,13 @@ class Posterior:
         return min(wanted, max(num_pool // self.batch_size, least // 2, 1))
 
     def num_fold_steps(self, num_trusted: int, num_pool: int) -> int:
-        """Returns the number of steps without one fold: as many epochs, since fewer make a network less confident."""
+        """Returns the number of steps without one fold: the same number of epochs, as fewer make it less confident."""
         return max(1, self.num_steps(num_trusted, num_pool) * (FOLDS - 1) // FOLDS)
 
     def passes(self, num_validation: int, num_labeled: int, num_pool: int) -> int:
         """Returns the number of image passes (forward or backward) for training and use; 0 if there are too few labels.
 
-        The number assumes that the whole network is chosen.
+        The number assumes that the copy of the model, not the head, is chosen.
         """
         if num_validation < FEWEST:
             return 0
@@ -292,7 +292,7 @@ class Posterior:
         return learning + (2 + FOLDS) * min(num_pool, SAMPLE) + num_pool
 
     def choose(self, evidence: Evidence) -> tuple[Candidate, str]:
-        """Returns the network (or the head, if clearly better on held-out labels), and a note on their losses."""
+        """Returns the network (or the head, if it is clearly better on held-out labels), and a note on their losses."""
         is_held = torch.zeros(len(evidence.labels), dtype=torch.bool)
         # Use only validation labels, because the model was trained on the others and its features reveal them.
         order = torch.randperm(evidence.num_validation, generator=evidence.generator)
