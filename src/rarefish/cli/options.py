@@ -73,7 +73,7 @@ def near_copies_option(command: Command) -> Command:
     return click.option(
         "--allow-near-copies",
         is_flag=True,
-        help="With embeddings, also select near-copies of each other, of images that were selected before, and of trusted images.",
+        help="With embeddings, also select near-copies of one another, of earlier selections and of trusted images.",
     )(command)
 
 
