@@ -37,7 +37,9 @@ COLUMNS = (
     *("dataset", "imbalance", "per_class", "trusted", "method", "ours", "limit", "seed", "round", "labels_spent"),
     *("accuracy", "macro_recall", "rare_recall", "select_s", "commit"),
 )
-PAGES, PICTURE = (FOLDER / "field.md", FOLDER.parents[1] / "README.md"), "field.png"
+PAGES = (FOLDER / "field.md", FOLDER.parents[1] / "README.md")
+PICTURE, SHORT_PICTURE = "field.png", "field_short.png"
+"""The chart of all settings, and that of the README."""
 REFERENCE = "badge"
 """The method with which the numbers of labels are compared."""
 EARLIER = "fisher_posterior"
@@ -373,8 +375,9 @@ def main() -> None:
     fields = fields_of(rows_of(table)) if table.exists() else []
     for page in PAGES:
         page.write_text(make_page(page.read_text(encoding="utf-8"), fields), encoding="utf-8")
-    if fields:
-        save(draw(fields), FOLDER.parent / "images" / PICTURE)
+    for name, shown in ((PICTURE, fields), (SHORT_PICTURE, _with_enough_seeds(fields))):
+        if shown:
+            save(draw(shown), FOLDER.parent / "images" / name)
 
 
 if __name__ == "__main__":
