@@ -60,4 +60,4 @@ def test_passes_are_those_of_the_pool_its_sample_and_the_validation_set() -> Non
     assert find_acquisition("coverage", cross_fit=True)(here, 5, seeded()).passes == 26 + 26 + 12
     images = replace(situation(), labels=here.labels)
     passes = find_acquisition("coverage")(images, 5, seeded()).passes
-    assert passes == 27 + 27 + 12 + Posterior().passes(12, 3, 27)
+    assert passes == 4 * (27 + 27) + 12 + Posterior().passes(12, 3, 27)  # by four networks

@@ -10,6 +10,7 @@ from rarefish.features import View
 from rarefish.pseudo_labels.posterior import Evidence, Seen, TrustedPosterior
 from rarefish.pseudo_labels.target_weights import (
     Judged,
+    TargetWeights,
     judge,
     target_weights,
     weigh_images,
@@ -88,6 +89,22 @@ def test_without_cross_fitting_the_model_itself_is_judged_at_its_own_temperature
     judged = judge(sure, made_posterior(random_logits(4, 5), [0, 0, 1, 1], [0, 1, 2, 3]), cross_fit=False)
     assert judged.predictions.tolist() == [0, 1, 1, 1, 2]
     assert 0.7 < float(judged.probabilities.amax(dim=1).mean()) < 0.9
+
+
+def test_weights_use_the_mean_of_all_networks() -> None:
+    """The network that learned all labels counts as much as each of those that learned without a fold."""
+    others = tuple(lambda seen, factor=factor: factor * seen.features for factor in (-1.0, 0.5, 3.0))
+    one = made_posterior(random_logits(4, 5), [0, 0, 1, 1], [0, 1, 2, 3])
+    several = replace(one, fold_candidates=others)
+    features = random_logits(6, 7)
+    mean = sum((factor * features).softmax(dim=1) for factor in (1.0, -1.0, 0.5, 3.0)) / 4
+    assert isinstance(mean, torch.Tensor)
+    torch.testing.assert_close(several.mean_logits(Seen(features, features)).exp(), mean)
+    torch.testing.assert_close(one.mean_logits(Seen(features, features)), features)
+    weights, view = TargetWeights(several, torch.zeros(3), torch.ones(3)), View(features, torch.empty(0), (features,))
+    logits = mean.log() / one.temperature
+    expected = weigh_images(logits, logits.softmax(dim=1), torch.zeros(3), torch.ones(3))
+    torch.testing.assert_close(weights(view, None, lambda _: view), expected)
 
 
 def test_needs_are_the_missing_probabilities_by_class() -> None:

@@ -7,7 +7,7 @@ from torch import nn
 
 from rarefish.acquisitions.interface import Choice, Situation
 from rarefish.data.embeddings import Embeddings
-from rarefish.pseudo_labels.posterior import Posterior
+from rarefish.pseudo_labels.posterior import FOLDS, Posterior
 from rarefish.selection import CANDIDATES, CANDIDATES_PER_PICK, select
 
 
@@ -52,7 +52,8 @@ def choose_coverage(
         executor=situation.executor,
     )
     num_unlabeled, num_validation = len(situation.unlabeled), len(situation.validation)
-    passes = num_unlabeled + min(num_unlabeled, max(CANDIDATES, CANDIDATES_PER_PICK * budget)) + num_validation
+    num_seen = num_unlabeled + min(num_unlabeled, max(CANDIDATES, CANDIDATES_PER_PICK * budget))
+    passes = num_seen + num_validation
     if not is_embedded:
-        passes += Posterior().passes(num_validation, len(situation.labeled), num_unlabeled)
+        passes += Posterior().passes(num_validation, len(situation.labeled), num_unlabeled) + FOLDS * num_seen
     return Choice(selection.indices.tolist(), passes, selection)

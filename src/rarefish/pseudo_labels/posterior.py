@@ -267,6 +267,7 @@ class Posterior:
             held.logits,
             held.labels,
             held.rows,
+            held.candidates,
         )
 
     def num_steps(self, num_trusted: int, num_pool: int) -> int:
@@ -402,6 +403,15 @@ class TrustedPosterior:
     held_labels: Int[Tensor, " H"] = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     held_rows: Int[Tensor, " H"] = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     """Position of each of these images among the validation images of the evidence."""
+    fold_candidates: tuple[Candidate, ...] = ()
+    """Candidates that were each trained without one fold of the validation labels; none for a cross-validated head."""
+
+    def mean_logits(self, seen: Seen) -> Float[Tensor, "N C"]:
+        """Returns the logarithm of the mean probabilities of all candidates; the logits of the only one."""
+        if not self.fold_candidates:
+            return self.answer(seen)
+        candidates = (self.answer, *self.fold_candidates)
+        return torch.stack([one(seen).softmax(dim=1) for one in candidates]).mean(dim=0).clamp_min(1e-30).log()
 
     @property
     def reliability(self) -> float:

@@ -43,7 +43,7 @@ class TargetWeights:
     """Whether the true labels of the images are used instead of the posterior, for an upper bound in experiments."""
 
     def __call__(self, view: View, labels: Tensor | None, watch: Watch) -> Float[Tensor, "N C"]:
-        logits_NC = self.posterior.answer(Seen(view.images, view.features_ND)).float() / self.posterior.temperature
+        logits_NC = self.posterior.mean_logits(Seen(view.images, view.features_ND)).float() / self.posterior.temperature
         if self.temperature is None:
             known_NC = logits_NC.softmax(dim=1)
         else:
@@ -109,7 +109,7 @@ def judge(evidence: Evidence, posterior: TrustedPosterior, *, cross_fit: bool) -
     if not cross_fit:
         return Judged((evidence.logits[:count] / temperature_of(evidence)).softmax(dim=1), labels_V)
     seen = Seen(evidence.trusted.images[:count], evidence.trusted.features[:count])
-    found_VC = posterior.answer(seen).float().softmax(dim=1).cpu()
+    found_VC = posterior.mean_logits(seen).float().softmax(dim=1).cpu()
     # An image that was never held out is the only one of its class; a classifier without it would not know the class.
     found_VC[torch.arange(count), labels_V] = 0.0
     found_VC[posterior.held_rows] = (posterior.held_logits / posterior.temperature).softmax(dim=1).float()
