@@ -271,7 +271,8 @@ def cover_targets(request: "Request", executor: Executor) -> Selection:
     with request.config.open(request.compile, len(request.remaining) // executor.size) as describer:
         weigher = PoolWeigher(describer, request.pool, plan, request.strict, request.groups)
         found = executor.map_shards(weigher, request.remaining, depth)
-        candidates = gather_candidates(executor, weigher, unpack_index(found.matches.key[0]).tolist())
+        sample = unpack_index(found.matches.key[0]).tolist()
+        candidates = concatenate([batch for part in executor.map_parts(weigher.describe, sample) for batch in part])
     notes = note_unreadable(found.unreadable, len(request.remaining))
     least = smallest_priority(found.matches, len(request.remaining) - len(found.unreadable))
     picks = executor.agree(choose_coverage(plan, candidates, request.budget, least))
@@ -507,10 +508,7 @@ class PoolWeigher:
         return ShardMatches(sample_by_weight(batches, depth, self.groups), unreadable)
 
     def describe(self, index: Sequence[int]) -> list[Descriptors]:
-        """Returns the readable images again, with the directions of their features.
-
-        The features of the whole pool are too many to keep.
-        """
+        """Returns the readable images again, with directions, since the features of the whole pool are too many."""
         batches = self._batches(index, "describing candidates", None if self.strict else {})
         mean, scale = self.plan.mean, self.plan.scale
         return [replace(batch, features=directions(batch.features, mean, scale)) for batch in batches]
@@ -518,11 +516,6 @@ class PoolWeigher:
     def _batches(self, index: Sequence[int], title: str, unreadable: dict[int, str] | None) -> Iterator[Descriptors]:
         how = {"with_scores": False, "title": title, "unreadable": unreadable}
         return self.describer.batches(self.pool, index, self.plan.weights, **how)
-
-
-def gather_candidates(executor: Executor, weigher: PoolWeigher, index: Sequence[int]) -> Descriptors:
-    """Returns the sampled images as described by all processes."""
-    return concatenate([batch for part in executor.map_parts(weigher.describe, index) for batch in part])
 
 
 def choose_coverage(plan: CoveragePlan, candidates: Descriptors, budget: int, least_weight: float) -> Tensor:
