@@ -999,6 +999,14 @@ MUTANTS = (
         "posterior.reliability * posterior.log_shift_C",
         "posterior.log_shift_C",
     ),
+    _mutant(
+        "one network instead of four weighs the images",
+        POSTERIOR,
+        "candidates = (self.answer, *self.fold_candidates)",
+        "candidates = (self.answer,)",
+        "pseudo_labels/test_target_weights.py",
+    ),
+    _mutant("the networks of the folds are dropped", POSTERIOR, "            held.candidates,\n", "            (),\n"),
     _mutant("classes needed alike", WEIGHTS, "softmax(dim=1) @ need_C", "softmax(dim=1).sum(dim=1)"),
     _mutant("sure images count as much as doubtful ones", WEIGHTS, "* need_N * doubt_N)", "* need_N)"),
     _mutant(

@@ -69,6 +69,8 @@ def test_learns_the_posterior_under_the_pools_shares(are_features_blind: bool) -
     before = copy.deepcopy(evidence.model.state_dict())
     learned = Posterior(steps=(300, 300))(evidence)
     assert isinstance(learned.answer, Network if are_features_blind else Head)
+    assert len({id(one) for one in (learned.answer, *learned.fold_candidates)}) == 4
+    assert {type(one) for one in learned.fold_candidates} == {type(learned.answer)}
     assert "held-out validation labels" in learned.note
     view = View(shown[1], torch.empty(0), (evidence.sample.features,))
     found = learned(view, None, lambda _: view)
